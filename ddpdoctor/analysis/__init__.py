@@ -1,0 +1,89 @@
+"""From the frames of a run to the numbers that checks, report and dashboards read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from ddpdoctor.analysis.arrivals import late_arrivals
+from ddpdoctor.analysis.link import fit_link
+from ddpdoctor.analysis.model import Analysis, PhaseTimes, RankStats, StepRange
+from ddpdoctor.tables import STEP_PHASES, Tables, build_tables
+from ddpdoctor.tracefile import RankTrace, Run
+
+__all__ = ["Analysis", "analyze"]
+
+WARMUP_SHARE = 0.1  # caches, allocators and clocks settle over the first steps
+WARMUP_LEAST = 2  # DDP rebuilds its buckets in the second
+WARMUP_MOST = 10
+_NS_PER_MS = 1e6
+
+
+def analyze(run: Run) -> Analysis:
+    """All statistics of a run. Works with the ranks and steps that were recorded."""
+    tables = build_tables(run)
+    steps = _counted_steps(tables.steps)
+    counted = _within(tables.steps, steps)
+    late = late_arrivals(run, tables, steps) if tables.clock.comparable else {}
+    ranks = tuple(
+        RankStats(
+            trace.info.rank,
+            trace.info.host,
+            int((counted["rank"] == trace.info.rank).sum()),
+            _phase_times(counted[counted["rank"] == trace.info.rank], tables),
+            late.get(trace.info.rank),
+        )
+        for trace in run.ranks
+    )
+    return Analysis(
+        run,
+        tables,
+        run.info.world_size,
+        steps,
+        ranks,
+        fit_link(tables, steps, run.info.world_size),
+        _recorder_cost(run.ranks),
+    )
+
+
+def _counted_steps(steps: pd.DataFrame) -> StepRange:
+    """Steps that every rank recorded, aligned by their synchronised backward, less the warm-up."""
+    ranks = steps["rank"].nunique()
+    seen = steps.groupby("sync")["rank"].nunique()
+    common = np.sort(seen.index[seen == ranks].to_numpy())
+    if not len(common):
+        return StepRange(0, 0, 0, -1)
+    warmup = min(WARMUP_MOST, max(WARMUP_LEAST, int(len(common) * WARMUP_SHARE)))
+    warmup = min(warmup, len(common) - 1)
+    return StepRange(
+        warmup, len(common) - warmup, int(common[warmup]), int(common[-1])
+    )
+
+
+def _within(steps: pd.DataFrame, counted: StepRange) -> pd.DataFrame:
+    return steps[steps["sync"].between(counted.first_sync, counted.last_sync)]
+
+
+def _phase_times(steps: pd.DataFrame, tables: Tables) -> PhaseTimes:
+    def mean_ms(column: str) -> float:
+        return float(steps[column].mean()) / _NS_PER_MS if len(steps) else 0.0
+
+    spent = {phase.label: mean_ms(f"{phase.label}_ns") for phase in STEP_PHASES}
+    split = tables.clock.comparable
+    return PhaseTimes(
+        input_ms=spent["input"],
+        forward_ms=spent["forward"],
+        backward_ms=spent["backward"],
+        blocked_ms=spent["wait"] + spent["transfer"],
+        wait_ms=spent["wait"] if split else None,
+        transfer_ms=spent["transfer"] if split else None,
+        optimizer_ms=spent["optimizer"],
+        between_ms=spent["between"],
+        step_ms=mean_ms("step_ns"),
+        overlapped_ms=mean_ms("overlapped_ns") if split else None,
+    )
+
+
+def _recorder_cost(ranks: tuple[RankTrace, ...]) -> float | None:
+    costs = [trace.cost.hooks_ns / trace.cost.steps for trace in ranks if trace.cost and trace.cost.steps]
+    return sum(costs) / len(costs) / _NS_PER_MS if costs else None

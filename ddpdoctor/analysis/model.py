@@ -1,0 +1,122 @@
+"""The typed result of an analysis: what checks, report and dashboards read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddpdoctor.events import Phase
+from ddpdoctor.findings import Location
+from ddpdoctor.tables import Tables
+from ddpdoctor.tracefile import Run
+
+
+@dataclass(frozen=True)
+class PhaseTimes:
+    """Mean milliseconds per counted step of one rank, as design §4 defines the terms.
+
+    `input + forward + backward + wait + transfer + optimizer + between = step`; `blocked_ms` is
+    `wait + transfer`, known even where the clocks of the ranks are not and the two parts are
+    None. `overlapped_ms` is communication hidden behind compute, beside the sum.
+    """
+
+    input_ms: float
+    forward_ms: float
+    backward_ms: float
+    blocked_ms: float
+    wait_ms: float | None
+    transfer_ms: float | None
+    optimizer_ms: float
+    between_ms: float
+    step_ms: float
+    overlapped_ms: float | None
+
+
+@dataclass(frozen=True)
+class PhaseExcess:
+    """What one phase adds to a rank's lateness: its own time minus the median of the others."""
+
+    phase: Phase
+    excess_ms: float  # mean per step in which the rank was last
+    coverage: float  # share of the lateness; 1 = all of it
+    samples: int  # stack samples of this rank in the phase, in excess of the others'
+    where: Location | None  # the user's line that was seen most, in excess of the others
+
+
+@dataclass(frozen=True)
+class LateArrivals:
+    """How often and how much one rank arrives last at the collectives of a step.
+
+    Per step the collective with the longest caused delay (last minus second-last arrival)
+    counts, so that a rank that is late at every bucket is not counted once a bucket.
+    """
+
+    last_share: float  # share of counted steps in which this rank was the last
+    caused_delay_ms: float  # mean per counted step, 0 in steps where another rank was last
+    typical_delay_ms: float  # median over counted steps, likewise
+    lateness_ms: float  # mean own - median arrival of the others, over steps where it was last
+    excesses: tuple[PhaseExcess, ...]  # largest first
+
+
+@dataclass(frozen=True)
+class RankStats:
+    """One rank over the counted steps. `late` is None where arrivals cannot be compared."""
+
+    rank: int
+    host: str
+    steps: int
+    times: PhaseTimes
+    late: LateArrivals | None
+
+
+@dataclass(frozen=True)
+class LinkFit:
+    """What the all-reduces of a step cost on the network, with waiting for ranks taken out.
+
+    `busy_ms` is the time per step in which at least one all-reduce was in transfer, all ranks
+    having arrived. `alpha_ms` is what one small message takes, None where none was seen.
+    `beta_gb_per_s` = bytes / (busy - alpha x collectives), GB = 10^9 bytes, and
+    `busbw_gb_per_s` is beta times 2(n-1)/n, the factor of nccl-tests for all-reduce.
+    `latency_share` is the part of `busy_ms` that alpha explains.
+    """
+
+    alpha_ms: float | None
+    beta_gb_per_s: float | None
+    busbw_gb_per_s: float | None
+    latency_share: float | None
+    busy_ms: float
+    collectives_per_step: float
+    bytes_per_step: float
+
+
+@dataclass(frozen=True)
+class StepRange:
+    """Which synchronised steps were counted, and which were left out as warm-up."""
+
+    warmup: int
+    counted: int
+    first_sync: int
+    last_sync: int
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """All of a run that a check may ask for."""
+
+    run: Run
+    tables: Tables
+    world_size: int
+    steps: StepRange
+    ranks: tuple[RankStats, ...]
+    link: LinkFit | None
+    cost_ms_per_step: float | None  # what the recorder itself took, mean over ranks
+
+    @property
+    def missing_ranks(self) -> tuple[int, ...]:
+        """Ranks of the job whose file is not in the run folder."""
+        present = {rank.info.rank for rank in self.run.ranks}
+        return tuple(rank for rank in range(self.world_size) if rank not in present)
+
+    @property
+    def step_ms(self) -> float:
+        """Mean step of the job: ranks of one job share it, so the mean over ranks."""
+        return sum(rank.times.step_ms for rank in self.ranks) / len(self.ranks)

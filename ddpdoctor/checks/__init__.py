@@ -1,0 +1,140 @@
+"""Checks: how they register, load and run. One module here is one kind of finding.
+
+A check is a generator of findings. Its module docstring opens with `CODE name: the problem in a
+sentence` and is the only place where the check is explained: `ddpdoctor explain`, the table
+in the README and the dashboard all read it from here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from ddpdoctor.errors import UnknownCheck
+from ddpdoctor.findings import Finding
+
+if TYPE_CHECKING:  # a hang or launch check must load without pandas
+    from ddpdoctor.analysis.model import Analysis
+
+Subject = TypeVar("Subject")
+CheckFunction = Callable[[Subject], Iterator[Finding]]
+
+
+class NotEnoughData(Exception):
+    """Raised by a check that cannot judge; the message is the reason shown to the user."""
+
+
+class Outcome(StrEnum):
+    FINDINGS = "findings"
+    CLEAN = "clean"
+    SKIPPED = "skipped"
+    CRASH = "crash"
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What one check said: findings, or clean, or the reason for which it could not look."""
+
+    code: str
+    name: str
+    outcome: Outcome
+    findings: tuple[Finding, ...] = ()
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Check(Generic[Subject]):
+    """A registered check."""
+
+    code: str
+    name: str
+    explanation: str
+    function: CheckFunction[Subject]
+
+    @property
+    def problem(self) -> str:
+        """The first sentence of the explanation, without code and name."""
+        return self.explanation.splitlines()[0].split(": ", 1)[1].rstrip(".")
+
+
+class Registry(Generic[Subject]):
+    """The checks of one subject (a run, a hang, a launch), by code."""
+
+    def __init__(self) -> None:
+        self._checks: dict[str, Check[Subject]] = {}
+
+    def register(
+        self, code: str, name: str
+    ) -> Callable[[CheckFunction[Subject]], CheckFunction[Subject]]:
+        def add(function: CheckFunction[Subject]) -> CheckFunction[Subject]:
+            module = sys.modules[function.__module__]
+            explanation = (module.__doc__ or "").strip()
+            if not explanation.startswith(f"{code} {name}: "):
+                raise TypeError(f"{module.__name__}: its docstring must open with '{code} {name}: '")
+            if code in self._checks and self._checks[code].function.__module__ != module.__name__:
+                raise TypeError(f"{module.__name__}: code {code} is taken")
+            self._checks[code] = Check(code, name, explanation, function)
+            return function
+
+        return add
+
+    def __iter__(self) -> Iterator[Check[Subject]]:
+        load_checks()
+        return iter(sorted(self._checks.values(), key=lambda check: check.code))
+
+
+_trace_checks: Registry[Analysis] = Registry()
+trace_check = _trace_checks.register
+
+
+def load_checks() -> None:
+    """Import every module of this package; each registers its check."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+
+
+def all_checks() -> list[Check[Analysis]]:
+    return list(_trace_checks)
+
+
+def find_check(code_or_name: str) -> Check[Analysis]:
+    """The check with this code or name. Raises UnknownCheck."""
+    wanted = code_or_name.casefold()
+    for check in all_checks():
+        if wanted in (check.code.casefold(), check.name):
+            return check
+    known = ", ".join(f"{check.code} {check.name}" for check in all_checks())
+    raise UnknownCheck(f"no check is called {code_or_name!r}; there are: {known}")
+
+
+def run_check(check: Check[Subject], subject: Subject) -> CheckResult:
+    """Run one check. A check that crashes is a result too, and the others go on."""
+    try:
+        findings = tuple(check.function(subject))
+    except NotEnoughData as reason:
+        return CheckResult(check.code, check.name, Outcome.SKIPPED, reason=str(reason))
+    except Exception as crash:  # noqa: BLE001  a crashed check must not hide the others
+        return CheckResult(check.code, check.name, Outcome.CRASH, reason=_where_it_crashed(crash))
+    outcome = Outcome.FINDINGS if findings else Outcome.CLEAN
+    return CheckResult(check.code, check.name, outcome, findings)
+
+
+def run_checks(analysis: Analysis) -> list[CheckResult]:
+    """Run all checks on a recorded run, in the order of their codes."""
+    return [run_check(check, analysis) for check in all_checks()]
+
+
+def _where_it_crashed(crash: Exception) -> str:
+    traceback = crash.__traceback__
+    while traceback and traceback.tb_next:
+        traceback = traceback.tb_next
+    if traceback is None:
+        return f"{type(crash).__name__}: {crash}"
+    code = traceback.tb_frame.f_code
+    place = f"{code.co_filename.rsplit('/', 1)[-1]}:{traceback.tb_lineno}"
+    return f"{type(crash).__name__} at {place}: {crash}"

@@ -1,0 +1,28 @@
+"""What can go wrong for a user, each with a sentence that says what to do."""
+
+from __future__ import annotations
+
+
+class DdpDoctorError(Exception):
+    """Base of every error that the CLI prints as one clear sentence (exit status 2)."""
+
+
+class NotARun(DdpDoctorError):
+    """The folder holds no rank file, or no run can be found."""
+
+
+class BadTraceFile(DdpDoctorError):
+    """One rank file cannot be read; the message names the file and the place."""
+
+    def __init__(self, path: object, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = str(path)
+        self.reason = reason
+
+
+class TorchMissing(DdpDoctorError):
+    """Recording was asked for in an environment without torch."""
+
+
+class UnknownCheck(DdpDoctorError):
+    """`explain` was asked for a code or name that no check has."""

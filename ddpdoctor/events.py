@@ -1,0 +1,202 @@
+"""What is recorded: record layout, phases, operations and the facts of a rank. No I/O.
+
+The binary layout follows from SCHEMA_VERSION alone, never from what a file says of itself.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from enum import IntEnum, IntFlag
+from typing import Final
+
+SCHEMA_VERSION: Final = 1
+MAGIC: Final = b"DDPDOC\x00\x01"
+PREAMBLE: Final = struct.Struct("<8sII")  # magic, schema version, length of the JSON header
+HEADER_SPACE: Final = 64 * 1024  # bytes before the first region
+
+DETAIL_FIELDS: Final = (
+    # (name, struct code, meaning)
+    ("commit", "I"),  # serial number of the record, from 1; 0 while it is being written
+    ("kind", "B"),  # Kind
+    ("code", "B"),  # Phase of a span, Op of a collective
+    ("flags", "B"),  # Flag
+    ("depth", "B"),  # spans: how many spans are open around this one
+    ("step", "I"),  # the rank's own count of steps
+    ("sync", "I"),  # synchronised backwards completed before this record
+    ("seq", "I"),  # collectives: position within the group
+    ("group", "H"),  # index into the groups of the header's facts
+    ("bucket", "h"),  # index of the DDP bucket, -1 where it is none or not known
+    ("site", "I"),  # call site, index into the facts; 0 is "not known"
+    ("peer", "i"),  # root, source or destination (rank within the group), -1 for none
+    ("begin_ns", "q"),  # span: begin; collective: arrival
+    ("issued_ns", "q"),  # collective: the call came back from the backend; span: 0
+    ("end_ns", "q"),  # span: end; collective: completion; 0 while it is open
+    ("nbytes", "Q"),  # collective: bytes of its tensors on this rank
+)
+DETAIL_RECORD: Final = struct.Struct("<" + "".join(code for _, code in DETAIL_FIELDS))
+DETAIL_END_OFFSET: Final = 48  # where end_ns lies in a record
+DETAIL_ISSUED_OFFSET: Final = 40
+
+STEP_FIELDS: Final = (
+    ("step", "I"),
+    ("input_us", "I"),
+    ("forward_us", "I"),
+    ("backward_us", "I"),
+    ("blocked_us", "I"),  # the training thread stood in a collective: wait and transfer together
+    ("optimizer_us", "I"),
+    ("between_us", "I"),
+    ("sync", "I"),
+)
+STEP_RECORD: Final = struct.Struct("<" + "".join(code for _, code in STEP_FIELDS))
+
+
+class Kind(IntEnum):
+    """What a detail record describes."""
+
+    SPAN = 1  # a phase of the training thread
+    COLLECTIVE = 2
+    STEP = 3  # one whole step, begin to end
+
+
+class Phase(IntEnum):
+    """Where the training thread is. WAIT and TRANSFER are derived by the analysis from BLOCKED."""
+
+    BETWEEN = 0
+    INPUT = 1
+    FORWARD = 2
+    BACKWARD = 3
+    OPTIMIZER = 4
+    BLOCKED = 5
+    WAIT = 6
+    TRANSFER = 7
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+class Flag(IntFlag):
+    """Facts of one record."""
+
+    NONE = 0
+    BLOCKING = 1  # the training thread stands in this collective until it completes
+    NO_GRAD = 2  # an evaluation forward, or a batch drawn for one
+    POINT_TO_POINT = 4  # send or recv: not numbered with the group's collectives
+    BUCKET = 8  # issued by DDP's reducer inside backward
+    SYNCED = 16  # a backward in which gradients were reduced
+    FAILED = 32  # the backend raised
+
+
+class Op(IntEnum):
+    """Operations of a process group, in the spelling of torch.distributed."""
+
+    OTHER = 0
+    ALL_REDUCE = 1
+    BROADCAST = 2
+    ALL_GATHER = 3
+    REDUCE_SCATTER = 4
+    REDUCE = 5
+    GATHER = 6
+    SCATTER = 7
+    ALL_TO_ALL = 8
+    BARRIER = 9
+    SEND = 10
+    RECV = 11
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True)
+class GroupInfo:
+    """One process group: its torch name and its members as global ranks."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Site:
+    """A line of the user's code that issued a collective or began a phase."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True)
+class HotLine:
+    """How often the sampler saw the training thread of a rank at one line during a phase."""
+
+    phase: Phase
+    site: Site
+    samples: int
+
+
+@dataclass(frozen=True)
+class LoaderInfo:
+    """One DataLoader that feeds training, in the order in which they were first iterated."""
+
+    loader: int
+    dataset: str  # class name
+    dataset_length: int | None
+    sampler: str  # class name of what draws the single indices
+    sampler_replicas: int | None  # of a DistributedSampler
+    sampler_rank: int | None
+    replacement: bool  # the sampler draws with replacement, so that repeats are meant
+    batch_size: int | None
+    drop_last: bool
+    workers: int
+    site: Site | None  # where the script iterates it
+
+
+@dataclass(frozen=True)
+class DrawnIndices:
+    """What one loader delivered in one epoch, as a sample that is the same on every rank.
+
+    An index is kept where its hash is below `threshold` (a share of the hash's range), so that
+    ranks keep the same indices; 1.0 means that every index was kept. `contents` holds, for each
+    kept index, fingerprints of the delivered sample, one a tensor of the batch, or None
+    where the batch could not be taken apart.
+    """
+
+    loader: int
+    epoch: int
+    drawn: int
+    threshold: float
+    indices: tuple[int, ...]
+    contents: tuple[tuple[int, ...] | None, ...]
+
+
+@dataclass(frozen=True)
+class RankInfo:
+    """The facts of one rank, written once into the header of its file."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    host: str
+    pid: int
+    backend: str
+    device: str
+    clock_id: str  # boot id and time namespace: equal ids share one monotonic clock
+    wall_minus_monotonic_ns: int
+    began_ns: int  # monotonic
+    timer: str  # "host": stamps of the CPU; completions on CUDA are then not measured
+    environment: dict[str, str] = field(default_factory=dict)  # allow-listed, values masked
+    versions: dict[str, str] = field(default_factory=dict)
+    code: dict[str, str] = field(default_factory=dict)  # file of the user's program: hash
+    threads: int | None = None  # intra-op threads
+    cpus: int | None = None  # CPUs that the process may use
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What is common to the ranks of one attempt of a run."""
+
+    run_id: str
+    attempt: int
+    world_size: int
+    backend: str

@@ -1,0 +1,150 @@
+"""Every private torch name that ddpdoctor leans on, and nowhere else.
+
+Run with torch 2.13.0 (CPU build). Each function has a canary test on the installed torch. Where
+a name is gone the function raises AttributeError, which switches recording off with one warning:
+training goes on as without us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import _C
+from torch._C import _distributed_c10d as _c10d
+from torch.distributed import distributed_c10d
+from torch.utils.data import dataloader
+
+Kernel = Callable[..., Any]
+_ENGINE_FUNCTION = "_engine_run_backward"
+
+
+@dataclass(frozen=True)
+class CollectiveOp:
+    """One operation of the dispatcher's `c10d` namespace that works on a process group."""
+
+    name: str
+    argument_names: tuple[str, ...]
+    overload: Any
+
+
+def collective_ops() -> list[CollectiveOp]:
+    """All `c10d::*` operations that take a process group."""
+    found = []
+    for full_name in _C._dispatch_get_all_op_names():
+        if not full_name.startswith("c10d::"):
+            continue
+        name = full_name.removeprefix("c10d::")
+        overload = getattr(torch.ops.c10d, name).default
+        arguments = tuple(argument.name for argument in overload._schema.arguments)
+        if "process_group" in arguments:
+            found.append(CollectiveOp(name, arguments, overload))
+    return found
+
+
+class KernelRegistration:
+    """Python kernels on the dispatch key BackendSelect, in front of the backend's own.
+
+    The key comes before the backend for Python and C++ callers alike, so DDP's reducer is seen
+    without taking its communication hook. `remove` uninstalls.
+    """
+
+    def __init__(self, make_kernel: Callable[[CollectiveOp, Kernel], Kernel]) -> None:
+        after = _C._dispatch_keyset_full_after(_C.DispatchKey.BackendSelect)
+        self._library = torch.library.Library("c10d", "IMPL")
+        for op in collective_ops():
+            kernel = _with_remaining_keys(make_kernel(op, op.overload.redispatch), after)
+            self._library.impl(op.name, without_dynamo(kernel), "BackendSelect", with_keyset=True)
+
+    def remove(self) -> None:
+        self._library._destroy()
+
+
+def _with_remaining_keys(kernel: Kernel, after: Any) -> Kernel:
+    def with_remaining_keys(keyset: Any, *arguments: Any) -> Any:
+        return kernel(keyset & after, *arguments)
+
+    return with_remaining_keys
+
+
+def unbox_group(boxed: Any) -> dist.ProcessGroup:
+    """The process group in an argument of a c10d operation."""
+    return _c10d.ProcessGroup.unbox(boxed)  # type: ignore[attr-defined,no-any-return]
+
+
+def when_complete(result: Any, callback: Callable[[Any], None]) -> bool:
+    """Call back from the backend's thread when the collective completes. False without a Work."""
+    boxed = result[-1] if isinstance(result, tuple) else result
+    if boxed is None:
+        return False
+    work = _c10d.Work.unbox(boxed)  # type: ignore[attr-defined]
+    work.get_future().add_done_callback(callback)
+    return True
+
+
+def group_key(group: dist.ProcessGroup) -> str:
+    """The name under which torch keeps the group: equal on all of its ranks."""
+    return str(group.group_name)
+
+
+def sequence_number(group: dist.ProcessGroup) -> int:
+    """How many collectives the group has seen; the flight recorder counts the same."""
+    return int(group._get_sequence_number_for_group())
+
+
+def is_engine_frame(name: str) -> bool:
+    """Whether the Python caller of a collective is the autograd engine: DDP's reducer."""
+    return name == _ENGINE_FUNCTION
+
+
+def after_backward(callback: Callable[[], None]) -> None:
+    """Call back at the end of the running backward; from within a callback: after the others."""
+    torch.autograd.Variable._execution_engine.queue_callback(callback)  # type: ignore[attr-defined]
+
+
+def bucket_bytes(model: Any) -> tuple[int, ...]:
+    """Sizes of the model's gradient buckets in launch order; those rebuilt after the first step."""
+    data = model._get_ddp_logging_data()
+    sizes = data.get("rebuilt_bucket_sizes") or data.get("bucket_sizes") or ""
+    return tuple(int(size) for size in str(sizes).split(",") if size.strip())
+
+
+def default_group() -> dist.ProcessGroup:
+    return distributed_c10d._get_default_group()
+
+
+def default_store() -> dist.Store:
+    return distributed_c10d._get_default_store()
+
+
+def loader_classes() -> list[type]:
+    """DataLoader's iterators that define `__next__` themselves, subclasses included."""
+    found: list[type] = []
+    waiting: list[type] = [dataloader._BaseDataLoaderIter]
+    while waiting:
+        kind = waiting.pop()
+        waiting.extend(kind.__subclasses__())
+        if "__next__" in vars(kind):
+            found.append(kind)
+    return found
+
+
+LOADER_ITERATOR: type = dataloader._BaseDataLoaderIter
+NEXT_INDEX = "_next_index"
+
+
+def delivers_in_order(iterator: Any) -> bool:
+    """Whether batches come in the order in which their indices were drawn (the default)."""
+    return bool(getattr(iterator, "_in_order", True))
+
+
+PRE_FORWARD = "_pre_forward"
+POST_FORWARD = "_post_forward"
+
+
+def without_dynamo(function: Kernel) -> Kernel:
+    """Keep the compiler from tracing into one of our hooks."""
+    return torch._disable_dynamo(function)  # type: ignore[no-any-return]

@@ -1,0 +1,81 @@
+"""The line of the user's code behind a call: the innermost frame outside libraries."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Final
+
+from ddpdoctor.events import Site
+
+MAX_FRAMES: Final = 64
+_OWN_FOLDER: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_LIBRARY_FOLDERS: Final = tuple(
+    {
+        os.path.realpath(folder) + os.sep
+        for folder in (*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")), _OWN_FOLDER)
+        if folder
+    }
+)
+
+
+class CallSites:
+    """Numbers the user's lines; `announce(id, site)` is called once for each new one."""
+
+    def __init__(self, announce: Callable[[int, Site], None]) -> None:
+        self._announce = announce
+        self._ids: dict[tuple[CodeType, int], int] = {}
+        self._is_user: dict[CodeType, bool] = {}
+        self._lock = threading.Lock()
+
+    def here(self, frame: FrameType | None) -> int:
+        """Number of the innermost user frame at or outside `frame`; 0 where there is none."""
+        user = self.user_frame(frame)
+        if user is None:
+            return 0
+        key = (user.f_code, user.f_lineno)
+        known = self._ids.get(key)
+        return known if known is not None else self._number(key, site_of(user))
+
+    def site(self, frame: FrameType | None) -> Site | None:
+        user = self.user_frame(frame)
+        return site_of(user) if user is not None else None
+
+    def user_frame(self, frame: FrameType | None) -> FrameType | None:
+        is_user = self._is_user
+        for _ in range(MAX_FRAMES):
+            if frame is None:
+                return None
+            code = frame.f_code
+            user = is_user.get(code)
+            if user is None:
+                user = is_user[code] = is_user_file(code.co_filename)
+            if user:
+                return frame
+            frame = frame.f_back
+        return None
+
+    def _number(self, key: tuple[CodeType, int], site: Site) -> int:
+        with self._lock:
+            if key not in self._ids:
+                number = len(self._ids) + 1
+                self._announce(number, site)
+                self._ids[key] = number
+            return self._ids[key]
+
+
+def site_of(frame: FrameType) -> Site:
+    code = frame.f_code
+    name = code.co_qualname if sys.version_info >= (3, 11) else code.co_name
+    return Site(code.co_filename, frame.f_lineno, name)
+
+
+def is_user_file(filename: str) -> bool:
+    """Whether code in this file is the user's, and not Python's, a library's or ours."""
+    if filename.startswith("<"):
+        return False
+    return not os.path.realpath(filename).startswith(_LIBRARY_FOLDERS)

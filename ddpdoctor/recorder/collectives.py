@@ -1,0 +1,262 @@
+"""Every collective of the process, from Python and from C++, with arrival and completion.
+
+A kernel stands in front of each `c10d` operation: stamp, call the backend's kernel outside every
+`try` and exactly once, stamp again. The completion comes from the Work's future, on a thread of the backend.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from ddpdoctor.events import Flag, GroupInfo, Kind, Op
+from ddpdoctor.recorder import _torch_private as private
+from ddpdoctor.recorder.callsite import CallSites
+from ddpdoctor.recorder.facts import FactsFile
+from ddpdoctor.recorder.guard import Guard
+from ddpdoctor.recorder.phases import BlockingCall, Phases
+from ddpdoctor.recorder.writer import RankFile
+
+_OPS: Final = (  # the first prefix that fits
+    ("allreduce", Op.ALL_REDUCE),
+    ("broadcast", Op.BROADCAST),
+    ("allgather", Op.ALL_GATHER),
+    ("_allgather", Op.ALL_GATHER),
+    ("reduce_scatter", Op.REDUCE_SCATTER),
+    ("_reduce_scatter", Op.REDUCE_SCATTER),
+    ("reduce_", Op.REDUCE),
+    ("gather", Op.GATHER),
+    ("scatter", Op.SCATTER),
+    ("alltoall", Op.ALL_TO_ALL),
+    ("barrier", Op.BARRIER),
+    ("monitored_barrier", Op.BARRIER),
+    ("send", Op.SEND),
+    ("recv", Op.RECV),
+)
+_SENDS: Final = frozenset({"send", "recv"})  # torch.distributed's functions that block
+_PEER_ARGUMENTS: Final = ("root_rank", "dst", "src")
+_DRAIN_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True)
+class _Signature:
+    """Where the facts lie among the arguments of one operation."""
+
+    op: Op
+    group: int
+    tensors: int
+    is_async: int | None
+    peer: int | None
+
+    @classmethod
+    def of(cls, operation: private.CollectiveOp) -> _Signature:
+        names = operation.argument_names
+        op = next((op for prefix, op in _OPS if operation.name.startswith(prefix)), Op.OTHER)
+        peers = [names.index(name) for name in _PEER_ARGUMENTS if name in names]
+        inputs = [index for index, name in enumerate(names) if name.startswith("input")]
+        return cls(
+            op,
+            names.index("process_group"),
+            # the larger side, as nccl-tests count: of an all-gather the output, which comes first
+            inputs[0] if op is Op.REDUCE_SCATTER and inputs else 0,
+            names.index("async_op") if "async_op" in names else None,
+            peers[0] if peers else None,
+        )
+
+
+@dataclass
+class _Group:
+    """A process group that was seen: its number here and its next sequence number."""
+
+    index: int
+    next_seq: int
+    next_p2p: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+@dataclass
+class BucketQueue:
+    """The buckets that the running backward has still to reduce, in DDP's launch order."""
+
+    sizes: tuple[int, ...] = ()
+    launched: int = 0
+    next: int = 0
+
+    def take(self, nbytes: int) -> int:
+        """Index of the bucket of this size if it is the next one, else -1."""
+        self.launched += 1
+        if self.next < len(self.sizes) and self.sizes[self.next] == nbytes:
+            self.next += 1
+            return self.next - 1
+        return -1
+
+
+@dataclass
+class _Issued:
+    """A collective between the two stamps of its kernel."""
+
+    serial: int
+    on_host: bool
+    blocking: BlockingCall | None
+
+
+class Collectives:
+    """Installs the kernels and writes a record for each call. `remove` takes them away again."""
+
+    def __init__(
+        self, file: RankFile, facts: FactsFile, phases: Phases, sites: CallSites, guard: Guard
+    ) -> None:
+        self._file = file
+        self._facts = facts
+        self._phases = phases
+        self._sites = sites
+        self._guard = guard
+        self._groups: dict[str, _Group] = {}
+        self._groups_lock = threading.Lock()
+        self._between_frames: dict[CodeType, bool] = {}
+        self._pending: set[int] = set()
+        self.buckets = BucketQueue()
+        self.in_pre_forward = False
+        self._registration = private.KernelRegistration(self._kernel)
+
+    def remove(self) -> None:
+        """Uninstall, then wait a moment for completions that are still to come."""
+        self._registration.remove()
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while self._pending and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    def _kernel(self, operation: private.CollectiveOp, redispatch: private.Kernel) -> private.Kernel:
+        signature = _Signature.of(operation)
+        guard, before, after = self._guard, self._before, self._after
+
+        def kernel(keyset: Any, *arguments: Any) -> Any:
+            issued = guard.run(before, signature, arguments)
+            result = redispatch(keyset, *arguments)
+            if issued is not None:
+                guard.run(after, issued, result)
+            return result
+
+        return kernel
+
+    def _before(self, signature: _Signature, arguments: tuple[Any, ...]) -> _Issued:
+        arrived = time.monotonic_ns()
+        group = self._group(private.unbox_group(arguments[signature.group]))
+        tensors = _tensors(arguments[signature.tensors])
+        nbytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        caller = self._caller(sys._getframe(1))
+        by_reducer = caller is None or private.is_engine_frame(caller.f_code.co_name)
+        flags, bucket = Flag.NONE, -1
+        if by_reducer and signature.op is Op.ALL_REDUCE:
+            flags |= Flag.BUCKET
+            bucket = self.buckets.take(nbytes)
+        on_host = not any(tensor.is_cuda for tensor in tensors)
+        on_thread = self._phases.on_training_thread()
+        blocking = None
+        if on_thread and on_host and self._blocks(signature, arguments, caller):
+            flags |= Flag.BLOCKING
+            blocking = self._phases.blocking_call(arrived)
+        if signature.op in (Op.SEND, Op.RECV):
+            flags |= Flag.POINT_TO_POINT
+        peer = -1 if signature.peer is None else int(arguments[signature.peer])
+        with group.lock:
+            seq = _take_number(group, point_to_point=bool(flags & Flag.POINT_TO_POINT))
+            serial = self._file.add(
+                Kind.COLLECTIVE, signature.op, flags, self._phases.depth if on_thread else 0,
+                self._phases.step, self._phases.sync, seq, group.index, bucket,
+                self._sites.here(caller), peer, arrived, 0, 0, nbytes,
+            )  # fmt: skip
+        return _Issued(serial, on_host, blocking)
+
+    def _after(self, issued: _Issued, result: Any) -> None:
+        self._file.issued(issued.serial, time.monotonic_ns())
+        if not issued.on_host:
+            return  # on CUDA the future completes when the work is enqueued, not when it is done
+
+        def completed(_future: object) -> None:
+            now = time.monotonic_ns()
+            self._guard.run(self._completed, issued, now)
+
+        self._pending.add(issued.serial)
+        if not private.when_complete(result, completed):
+            self._completed(issued, time.monotonic_ns())
+
+    def _completed(self, issued: _Issued, now: int) -> None:
+        self._pending.discard(issued.serial)
+        if issued.blocking is not None:
+            issued.blocking.end_ns = now
+        self._file.finish(issued.serial, now)
+
+    def _blocks(
+        self, signature: _Signature, arguments: tuple[Any, ...], caller: FrameType | None
+    ) -> bool:
+        """Whether the training thread will stand in this call until it completes."""
+        if self.in_pre_forward:
+            return True
+        if signature.is_async is not None:
+            index = signature.is_async
+            return index < len(arguments) and arguments[index] is False
+        return caller is not None and caller.f_code.co_name in _SENDS
+
+    def _group(self, group: dist.ProcessGroup) -> _Group:
+        name = private.group_key(group)
+        known = self._groups.get(name)
+        if known is not None:
+            return known
+        with self._groups_lock:
+            if name not in self._groups:
+                members = tuple(dist.get_process_group_ranks(group))
+                self._facts.group(GroupInfo(name, members))
+                self._groups[name] = _Group(len(self._groups), private.sequence_number(group))
+            return self._groups[name]
+
+    def _caller(self, frame: FrameType | None) -> FrameType | None:
+        """The frame that called the operation: past this package and the compiler's wrappers."""
+        while frame is not None:
+            code = frame.f_code
+            between = self._between_frames.get(code)
+            if between is None:
+                between = self._between_frames[code] = _is_between(code.co_filename)
+            if not between:
+                return frame
+            frame = frame.f_back
+        return None
+
+
+_BETWEEN_FOLDERS: Final[tuple[str, ...]] = (
+    __file__.rsplit("/", 1)[0] + "/",
+    torch.__file__.rsplit("/", 1)[0] + "/_dynamo/",
+    torch.__file__.rsplit("/", 1)[0] + "/_compile.py",
+    torch.__file__.rsplit("/", 1)[0] + "/_ops.py",
+)
+
+
+def _is_between(filename: str) -> bool:
+    return filename.startswith(_BETWEEN_FOLDERS)
+
+
+def _take_number(group: _Group, *, point_to_point: bool) -> int:
+    if point_to_point:
+        group.next_p2p += 1
+        return group.next_p2p - 1
+    group.next_seq += 1
+    return group.next_seq - 1
+
+
+def _tensors(argument: Any) -> list[torch.Tensor]:
+    """The tensors in an argument: one tensor, a list of them or a list of lists."""
+    if isinstance(argument, torch.Tensor):
+        return [argument]
+    found: list[torch.Tensor] = []
+    for item in argument:
+        found += _tensors(item)
+    return found
+
+

@@ -1,0 +1,50 @@
+"""Rank 0's short report when the training ends, made by a child process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from ddpdoctor.errors import BadTraceFile
+from ddpdoctor.tracefile import read_header
+
+REPORT_SECONDS: Final = 15.0
+OTHERS_SECONDS: Final = 5.0  # how long the other ranks get to close their files
+
+
+def print_end_report(folder: Path) -> None:
+    """Write the short report to standard error; without it in time, where the record lies."""
+    if os.environ.get("DDPDOCTOR_REPORT", "1") == "0":
+        return
+    _wait_for_others(folder)
+    command = [sys.executable, "-m", "ddpdoctor", "report", str(folder), "--short"]
+    try:
+        child = subprocess.run(
+            command, timeout=REPORT_SECONDS, check=False,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        text = child.stdout.decode(errors="replace")
+    except subprocess.TimeoutExpired:
+        text = f"ddpdoctor: recorded in {folder}; see `ddpdoctor report {folder}`\n"
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def _wait_for_others(folder: Path) -> None:
+    deadline = time.monotonic() + OTHERS_SECONDS
+    while time.monotonic() < deadline and not _all_closed(folder):
+        time.sleep(0.05)
+
+
+def _all_closed(folder: Path) -> bool:
+    try:
+        headers = [read_header(path) for path in folder.glob("rank*.ddt")]
+    except (BadTraceFile, OSError):
+        return False
+    return bool(headers) and len(headers) == headers[0].run.world_size and all(
+        header.closed for header in headers
+    )

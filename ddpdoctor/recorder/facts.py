@@ -1,0 +1,51 @@
+"""Facts that come later than the header of a rank file: one JSON object a line, beside it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+
+from ddpdoctor.events import DrawnIndices, GroupInfo, HotLine, LoaderInfo, Site
+
+
+class FactsFile:
+    """Appends facts. Each line is written at once, so that a killed rank leaves what it knew."""
+
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
+        self._file = path.open("xb", buffering=0)
+
+    def group(self, group: GroupInfo) -> None:
+        self._write("group", group)
+
+    def site(self, number: int, site: Site) -> None:
+        self._write("site", {"id": number, "site": asdict(site)})
+
+    def hot_lines(self, lines: list[HotLine]) -> None:
+        """All lines so far; a later list replaces an earlier one."""
+        self._write("hot_lines", [asdict(line) for line in lines])
+
+    def loader(self, loader: LoaderInfo) -> None:
+        self._write("loader", loader)
+
+    def drawn(self, drawn: DrawnIndices) -> None:
+        """What a loader drew in an epoch so far; a later one of that epoch replaces it."""
+        self._write("drawn", drawn)
+
+    def note(self, text: str) -> None:
+        self._write("note", text)
+
+    def cost(self, hooks_ns: int, steps: int) -> None:
+        self._write("cost", {"hooks_ns": hooks_ns, "steps": steps})
+
+    def _write(self, fact: str, data: object) -> None:
+        if is_dataclass(data) and not isinstance(data, type):
+            data = asdict(data)
+        line = json.dumps({"fact": fact, "data": data}).encode() + b"\n"
+        with self._lock:
+            self._file.write(line)
+
+    def close(self) -> None:
+        self._file.close()

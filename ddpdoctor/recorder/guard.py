@@ -1,0 +1,36 @@
+"""The recorder's own code inside the training fails open: one warning, recording off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+class Guard:
+    """Runs hooks. The first error calls `on_failure` once and silences all of them.
+
+    `cost_ns` is the time spent in hooks so far, by which the recorder accounts for itself.
+    """
+
+    def __init__(self, on_failure: Callable[[Exception], None]) -> None:
+        self._on_failure = on_failure
+        self.active = True
+        self.cost_ns = 0
+
+    def run(self, hook: Callable[..., Result], *arguments: object) -> Result | None:
+        """The hook's result, or None when recording is or goes off."""
+        if not self.active:
+            return None
+        began = time.perf_counter_ns()
+        try:
+            return hook(*arguments)
+        except Exception as error:  # noqa: BLE001  an error of ours must never reach the training
+            if self.active:
+                self.active = False
+                self._on_failure(error)
+            return None
+        finally:
+            self.cost_ns += time.perf_counter_ns() - began

@@ -1,0 +1,170 @@
+"""Phases and steps of the training thread: the state behind spans and step rows.
+
+Spans nest, and a nanosecond belongs to the innermost one. Steps tile time: a step ends after the
+last optimizer step that follows a synchronised backward; if none follows, where the next
+training forward's input wait begins. Either is known only once that forward begins, so the end is
+noted as a candidate, and the step is closed there.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from ddpdoctor.events import Flag, Kind, Phase
+from ddpdoctor.recorder.writer import RankFile
+
+_ROW_PHASES: Final = (
+    Phase.INPUT, Phase.FORWARD, Phase.BACKWARD, Phase.BLOCKED, Phase.OPTIMIZER, Phase.BETWEEN,
+)  # fmt: skip
+_MAX_US: Final = 2**32 - 1
+
+
+@dataclass
+class BlockingCall:
+    """A collective in which the training thread stands. The backend's thread fills in the end."""
+
+    phase: Phase
+    begin_ns: int
+    end_ns: int = 0
+
+
+@dataclass(frozen=True)
+class _StepEnd:
+    """A moment at which the step may have ended, with the time each phase had by then."""
+
+    at_ns: int
+    spent: tuple[int, ...]
+
+
+class Phases:
+    """Which phase the training thread is in, and the step and sync counts."""
+
+    def __init__(self, file: RankFile) -> None:
+        self._file = file
+        self.thread = threading.get_ident()
+        self.step = 0
+        self.sync = 0
+        self._open: list[tuple[int, Phase, Phase]] = []  # serial, phase, phase accounted to
+        self._spent = [0] * len(Phase)
+        self._accounted_ns = 0
+        self._step_begin: _StepEnd | None = None
+        self._step_end: _StepEnd | None = None
+        self._input_after_sync: _StepEnd | None = None
+        self._synced_in_step = False
+        self._blocking: list[BlockingCall] = []
+
+    @property
+    def current(self) -> Phase:
+        """The phase that time is now accounted to."""
+        return self._open[-1][2] if self._open else Phase.BETWEEN
+
+    @property
+    def depth(self) -> int:
+        return len(self._open)
+
+    def on_training_thread(self) -> bool:
+        return threading.get_ident() == self.thread
+
+    def is_open(self, phase: Phase) -> bool:
+        return any(entry[1] is phase for entry in self._open)
+
+    def begin(self, phase: Phase, site: int, *, no_grad: bool = False) -> int:
+        """Open a span and return its serial number. Evaluation counts as between steps."""
+        now = time.monotonic_ns()
+        self._account(now)
+        if self._step_begin is None:
+            self._step_begin = self._mark(now)
+        if phase is Phase.INPUT and not no_grad and self._synced_in_step:
+            self._input_after_sync = self._input_after_sync or self._mark(now)
+        flags = Flag.NO_GRAD if no_grad else Flag.NONE
+        serial = self._file.add(
+            Kind.SPAN, phase, flags, len(self._open), self.step, self.sync,
+            0, 0, -1, site, -1, now, 0, 0, 0,
+        )  # fmt: skip
+        self._open.append((serial, phase, Phase.BETWEEN if no_grad else phase))
+        return serial
+
+    def end(self, serial: int) -> None:
+        """Close a span, and with it those left open inside it. A span already closed is ignored."""
+        if not any(entry[0] == serial for entry in self._open):
+            return
+        now = time.monotonic_ns()
+        self._account(now)
+        while self._open:
+            top = self._open.pop()[0]
+            self._file.finish(top, now)
+            if top == serial:
+                return
+
+    def begin_forward(self, site: int, *, no_grad: bool) -> int:
+        """A DDP forward begins: what an exception left open is closed, a step may end here."""
+        while self._open and self._open[-1][1] is not Phase.OPTIMIZER:
+            self.end(self._open[-1][0])
+        if not no_grad and self._synced_in_step and not self._open:
+            self._close_step()
+        return self.begin(Phase.FORWARD, site, no_grad=no_grad)
+
+    def synced_backward(self) -> None:
+        """A backward ended in which gradients were reduced."""
+        self.sync += 1
+        self._synced_in_step = True
+        self._step_end = self._input_after_sync = None
+
+    def optimizer_stepped(self) -> None:
+        """An outermost optimizer step of a wrapped model ended."""
+        if self._synced_in_step:
+            self._step_end = self._mark(time.monotonic_ns())
+
+    def blocking_call(self, begin_ns: int) -> BlockingCall:
+        """The training thread enters a collective and will stand in it until it completes."""
+        call = BlockingCall(self.current, begin_ns)
+        self._blocking.append(call)
+        return call
+
+    def finish(self) -> None:
+        """The run ends: close what is open, and the last step if it is whole."""
+        while self._open:
+            self.end(self._open[-1][0])
+        if self._step_end is not None:
+            self._close_step()
+
+    def _account(self, now: int) -> None:
+        if self._accounted_ns:
+            self._spent[self.current] += now - self._accounted_ns
+        self._accounted_ns = now
+
+    def _mark(self, now: int) -> _StepEnd:
+        self._account(now)
+        return _StepEnd(now, tuple(self._spent))
+
+    def _close_step(self) -> None:
+        end = self._step_end or self._input_after_sync or self._mark(time.monotonic_ns())
+        begin = self._step_begin or end
+        spent = [after - before for after, before in zip(end.spent, begin.spent, strict=True)]
+        for phase, blocked in self._blocked_before(end.at_ns):
+            spent[phase] -= blocked
+            spent[Phase.BLOCKED] += blocked
+        micros = [min(max(0, spent[phase]) // 1000, _MAX_US) for phase in _ROW_PHASES]
+        self._file.add_step((self.step, *micros, self.sync))  # type: ignore[arg-type]
+        self._file.add(
+            Kind.STEP, 0, 0, 0, self.step, self.sync, 0, 0, -1, 0, -1, begin.at_ns, 0, end.at_ns, 0
+        )
+        self.step += 1
+        self._step_begin = end
+        self._step_end = self._input_after_sync = None
+        self._synced_in_step = False
+
+    def _blocked_before(self, end_ns: int) -> list[tuple[Phase, int]]:
+        """Time of completed blocking calls up to `end_ns`, overlaps counted once."""
+        found = []
+        covered_ns = 0
+        for call in [call for call in self._blocking if call.begin_ns < end_ns]:
+            if call.phase is not Phase.BLOCKED and call.end_ns:
+                begin = max(call.begin_ns, covered_ns)
+                found.append((call.phase, max(0, call.end_ns - begin)))
+                covered_ns = max(covered_ns, call.end_ns)
+        self._blocking = [call for call in self._blocking if call.begin_ns >= end_ns]
+        return found

@@ -1,0 +1,206 @@
+"""Hooks into DDP's forward and backward and into the optimizers, without touching the model."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from ddpdoctor.events import Phase
+from ddpdoctor.recorder import _torch_private as private
+from ddpdoctor.recorder.callsite import CallSites
+from ddpdoctor.recorder.collectives import Collectives
+from ddpdoctor.recorder.guard import Guard
+from ddpdoctor.recorder.phases import Phases
+
+_BUCKETS_SETTLE: Final = 3  # DDP rebuilds its buckets once, before the second synchronised step
+_OUTPUT_DEPTH: Final = 4  # nesting of containers in which output tensors are looked for
+
+
+class TrainingHooks:
+    """Phases of the DDP models that were added; `remove` restores every class it patched."""
+
+    def __init__(
+        self, phases: Phases, collectives: Collectives, sites: CallSites, guard: Guard
+    ) -> None:
+        self._phases = phases
+        self._collectives = collectives
+        self._sites = sites
+        self._guard = guard
+        self._models: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
+        self._parameters: set[int] = set()
+        self._is_ours: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
+        self._forward = 0
+        self._backward = 0
+        self._blocked = 0
+        self._optimizers: list[int] = []  # serials of nested steps; 0 for another's optimizer
+        self._in_backward = False
+        self._launched_before = 0
+        self._buckets: dict[int, tuple[int, ...]] = {}
+        self._originals = _patch_forward(self)
+        self._handles = [
+            register_optimizer_step_pre_hook(self._optimizer_begins),
+            register_optimizer_step_post_hook(self._optimizer_ends),
+        ]
+
+    def add(self, model: DistributedDataParallel) -> None:
+        self._models.add(model)
+        self._parameters.update(id(parameter) for parameter in model.parameters())
+        self._is_ours.clear()
+
+    def __contains__(self, model: DistributedDataParallel) -> bool:
+        return model in self._models
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        for name, original in self._originals.items():
+            setattr(DistributedDataParallel, name, original)
+
+    def forward_begins(self, model: DistributedDataParallel) -> None:
+        if model not in self._models:
+            return
+        self._phases.thread = threading.get_ident()
+        self._in_backward = False
+        self._optimizers = self._optimizers if self._phases.is_open(Phase.OPTIMIZER) else []
+        site = self._sites.here(sys._getframe(1))
+        self._forward = self._phases.begin_forward(site, no_grad=not torch.is_grad_enabled())
+        self._collectives.in_pre_forward = True
+
+    def pre_forward_ends(self) -> None:
+        self._collectives.in_pre_forward = False
+
+    def forward_ends(self, model: DistributedDataParallel, output: Any) -> None:
+        if model not in self._models:
+            return
+        self._phases.end(self._forward)
+        if not torch.is_grad_enabled():
+            return
+
+        def backward_begins(_gradient: torch.Tensor) -> None:
+            self._guard.run(self._backward_begins, model)
+
+        for tensor in _tensors(output, _OUTPUT_DEPTH):
+            if tensor.requires_grad and not tensor.is_leaf:
+                tensor.register_hook(private.without_dynamo(backward_begins))
+
+    def _backward_begins(self, model: DistributedDataParallel) -> None:
+        if self._in_backward or not self._phases.on_training_thread():
+            return
+        self._in_backward = True
+        self._backward = self._phases.begin(Phase.BACKWARD, self._sites.here(sys._getframe(1)))
+        queue = self._collectives.buckets
+        self._launched_before = queue.launched
+        queue.next, queue.sizes = 0, self._bucket_sizes(model)
+        private.after_backward(self._guarded(self._compute_ends))
+
+    def _bucket_sizes(self, model: DistributedDataParallel) -> tuple[int, ...]:
+        if self._phases.sync <= _BUCKETS_SETTLE or id(model) not in self._buckets:
+            self._buckets[id(model)] = private.bucket_bytes(model)
+        return self._buckets[id(model)]
+
+    def _guarded(self, hook: Any) -> Any:
+        return functools.partial(self._guard.run, hook)
+
+    def _compute_ends(self) -> None:
+        """Before DDP's own callback, which waits for the reductions."""
+        self._blocked = self._phases.begin(Phase.BLOCKED, 0)
+        private.after_backward(self._guarded(self._backward_ends))
+
+    def _backward_ends(self) -> None:
+        """After DDP's own callback, since this one was queued from within a callback."""
+        self._phases.end(self._blocked)
+        self._phases.end(self._backward)
+        self._in_backward = False
+        if self._collectives.buckets.launched > self._launched_before:
+            self._phases.synced_backward()
+
+    def _optimizer_begins(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        self._guard.run(self._begin_optimizer, optimizer)
+
+    def _optimizer_ends(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        self._guard.run(self._end_optimizer)
+
+    def _begin_optimizer(self, optimizer: Optimizer) -> None:
+        serial = 0
+        if self._holds_our_parameters(optimizer) and self._phases.on_training_thread():
+            site = self._sites.here(sys._getframe(1))
+            serial = self._phases.begin(Phase.OPTIMIZER, site)
+        self._optimizers.append(serial)
+
+    def _end_optimizer(self) -> None:
+        if not self._optimizers:
+            return
+        serial = self._optimizers.pop()
+        if serial == 0:
+            return
+        self._phases.end(serial)
+        if not any(self._optimizers):
+            self._phases.optimizer_stepped()
+
+    def _holds_our_parameters(self, optimizer: Optimizer) -> bool:
+        ours = self._is_ours.get(optimizer)
+        if ours is None:
+            ours = self._is_ours[optimizer] = any(
+                id(parameter) in self._parameters
+                for group in optimizer.param_groups
+                for parameter in group["params"]
+            )
+        return ours
+
+
+def _patch_forward(hooks: TrainingHooks) -> dict[str, Any]:
+    """Patch the class: a subclass that overrides forward still calls these two."""
+    ddp = DistributedDataParallel
+    originals = {name: getattr(ddp, name) for name in (private.PRE_FORWARD, private.POST_FORWARD)}
+    pre_forward, post_forward = originals.values()
+    guard = hooks._guard
+
+    @functools.wraps(pre_forward)
+    def recorded_pre_forward(self: DistributedDataParallel, *inputs: Any, **kwargs: Any) -> Any:
+        forward_begins(self)
+        try:
+            return pre_forward(self, *inputs, **kwargs)
+        finally:
+            pre_forward_ends()
+
+    @functools.wraps(post_forward)
+    def recorded_post_forward(self: DistributedDataParallel, output: Any) -> Any:
+        output = post_forward(self, output)
+        forward_ends(self, output)
+        return output
+
+    forward_begins = private.without_dynamo(lambda model: guard.run(hooks.forward_begins, model))
+    pre_forward_ends = private.without_dynamo(lambda: guard.run(hooks.pre_forward_ends))
+    forward_ends = private.without_dynamo(
+        lambda model, output: guard.run(hooks.forward_ends, model, output)
+    )
+    setattr(ddp, private.PRE_FORWARD, recorded_pre_forward)
+    setattr(ddp, private.POST_FORWARD, recorded_post_forward)
+    return originals
+
+
+def _tensors(output: Any, depth: int) -> Iterator[torch.Tensor]:
+    """Tensors in a model's output: a tensor, containers, or an object with tensor attributes."""
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif depth > 0:
+        if isinstance(output, dict):
+            parts: Any = output.values()
+        elif isinstance(output, (list, tuple, set)):
+            parts = output
+        else:
+            parts = getattr(output, "__dict__", {}).values()
+        for part in parts:
+            yield from _tensors(part, depth - 1)

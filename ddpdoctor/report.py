@@ -1,0 +1,121 @@
+"""Check results of a run, a hang or a launch as one object, and that object as JSON and text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ddpdoctor.analysis.model import Analysis, RankStats
+from ddpdoctor.checks import CheckResult, Outcome
+from ddpdoctor.findings import Finding, Severity
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Report:
+    """What text, JSON, HTML and dashboard all show. `results` holds each code once."""
+
+    subject: str  # "run", "hang" or "launch"
+    name: str  # the run's id, or the job
+    results: tuple[CheckResult, ...]
+    analysis: Analysis | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def findings(self) -> list[tuple[CheckResult, Finding]]:
+        """All findings, the one to read first in front: by time lost, then by severity."""
+        pairs = [(result, finding) for result in self.results for finding in result.findings]
+        return sorted(pairs, key=lambda pair: _urgency(pair[1]))
+
+    @property
+    def primary(self) -> str | None:
+        """Code of the finding to read first; None where nothing at warning or above was found."""
+        for result, finding in self.findings:
+            if finding.severity >= Severity.WARNING:
+                return result.code
+        return None
+
+
+def _urgency(finding: Finding) -> tuple[int, int, float]:
+    """What is wrong goes before what is slow; what is slow goes by the time it costs."""
+    costs_time = finding.lost_s is not None
+    return (-(finding.severity >= Severity.WARNING), int(costs_time), -(finding.lost_s or 0.0))
+
+
+def run_report(analysis: Analysis, results: Sequence[CheckResult]) -> Report:
+    """The report on a recorded run."""
+    info = analysis.run.info
+    notes = [*analysis.run.problems]
+    for trace in analysis.run.ranks:
+        notes += [f"rank {trace.info.rank}: {note}" for note in trace.notes]
+    if not analysis.tables.clock.comparable:
+        notes.append(
+            "the ranks' clocks cannot be compared, so waiting and transfer are not told apart"
+        )
+    return Report("run", info.run_id, tuple(results), analysis, tuple(notes))
+
+
+def exceeds(report: Report, fail_on: Severity | None) -> bool:
+    """Whether a finding is at or above the severity that makes the exit status 1."""
+    if fail_on is None:
+        return False
+    return any(finding.severity >= fail_on for _, finding in report.findings)
+
+
+def has_verdict(report: Report) -> bool:
+    """Whether any check could look at all. Without one, the exit status must not be 0."""
+    return any(result.outcome in (Outcome.FINDINGS, Outcome.CLEAN) for result in report.results)
+
+
+def to_json(report: Report) -> str:
+    """The report object, design §6."""
+    document: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "subject": report.subject,
+        "name": report.name,
+        "primary": report.primary,
+        "results": [_result(result) for result in report.results],
+        "notes": list(report.notes),
+    }
+    if report.analysis is not None:
+        document["time"] = _time(report.analysis)
+    return json.dumps(document, indent=2)
+
+
+def _result(result: CheckResult) -> dict[str, Any]:
+    return {
+        "code": result.code,
+        "name": result.name,
+        "outcome": result.outcome.value,
+        "reason": result.reason,
+        "findings": [_finding(finding) for finding in result.findings],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        **asdict(finding),
+        "severity": finding.severity.label,
+        "confidence": finding.confidence.value,
+    }
+
+
+def _time(analysis: Analysis) -> dict[str, Any]:
+    steps = analysis.steps
+    return {
+        "steps": {
+            "counted": steps.counted,
+            "warmup": steps.warmup,
+            "first_sync": steps.first_sync,
+            "last_sync": steps.last_sync,
+        },
+        "ranks": [_rank_time(rank) for rank in analysis.ranks],
+        "recorder_ms": analysis.cost_ms_per_step,
+    }
+
+
+def _rank_time(stats: RankStats) -> dict[str, Any]:
+    return {"rank": stats.rank, "host": stats.host, "steps": stats.steps, **asdict(stats.times)}

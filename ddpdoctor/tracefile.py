@@ -1,0 +1,382 @@
+"""A run on disk: find it, read its rank files, check them. The only reader of the file format.
+
+Reading uses `pread` and never mmap: a file that is still written may be truncated under a reader.
+Files are foreign and hostile: sizes are bounded, nothing is unpickled, and a bad file is reported
+with its name and place while the other ranks still load.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from ddpdoctor import events
+from ddpdoctor.errors import BadTraceFile, DdpDoctorError, NotARun
+from ddpdoctor.events import DrawnIndices, GroupInfo, HotLine, LoaderInfo, RankInfo, RunInfo, Site
+
+Records = npt.NDArray[np.void]
+Fact = TypeVar("Fact")
+
+RUNS_FOLDER: Final = "ddpdoctor_runs"
+MAX_FACTS_BYTES: Final = 64 * 1024 * 1024
+MAX_REGION_BYTES: Final = 8 * 1024**3  # far above any budget; a lying header must not fill memory
+READ_BYTES: Final = 1024 * 1024
+_DTYPES: Final = {
+    "<I": "<u4", "<B": "u1", "<H": "<u2", "<h": "<i2", "<i": "<i4", "<q": "<i8", "<Q": "<u8",
+}  # fmt: skip
+
+
+def _dtype(fields: tuple[tuple[str, str], ...]) -> np.dtype[np.void]:
+    return np.dtype([(name, _DTYPES["<" + code]) for name, code in fields])
+
+
+DETAIL_DTYPE: Final = _dtype(events.DETAIL_FIELDS)
+STEP_DTYPE: Final = _dtype(events.STEP_FIELDS)
+
+
+@dataclass(frozen=True)
+class Region:
+    """Where fixed-size records lie in a rank file, as its header says."""
+
+    offset: int
+    records: int
+
+
+@dataclass(frozen=True)
+class Header:
+    """The JSON part of a rank file."""
+
+    run: RunInfo
+    rank: RankInfo
+    ring: Region
+    detail: Region
+    steps: Region
+    closed: bool
+
+
+@dataclass(frozen=True)
+class RecorderCost:
+    """What the recorder measured of itself on one rank: its own CPU time within the hooks."""
+
+    hooks_ns: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class RankTrace:
+    """All that one rank recorded. `detail` has DETAIL_DTYPE, sorted by serial number."""
+
+    path: Path
+    info: RankInfo
+    closed: bool
+    detail: Records
+    steps: Records
+    groups: tuple[GroupInfo, ...] = ()
+    sites: dict[int, Site] = field(default_factory=dict)
+    hot_lines: tuple[HotLine, ...] = ()
+    loaders: dict[int, LoaderInfo] = field(default_factory=dict)
+    drawn: tuple[DrawnIndices, ...] = ()
+    notes: tuple[str, ...] = ()
+    cost: RecorderCost | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One attempt of a recorded job: the ranks that could be read, and what could not."""
+
+    path: Path
+    info: RunInfo
+    ranks: tuple[RankTrace, ...]
+    problems: tuple[str, ...] = ()
+
+
+def load_run(path: str | os.PathLike[str] | None = None) -> Run:
+    """Read a run: its folder, one attempt's folder, or by default the newest run here.
+
+    Raises NotARun where there is nothing to read, BadTraceFile where no rank file is readable.
+    """
+    folder = _attempt_folder(Path(path) if path is not None else newest_run())
+    ranks: list[RankTrace] = []
+    headers: list[Header] = []
+    errors: list[BadTraceFile] = []
+    for file in _rank_files(folder):
+        try:
+            header, trace = read_rank(file)
+        except BadTraceFile as error:
+            errors.append(error)
+            continue
+        headers.append(header)
+        ranks.append(trace)
+    if not ranks:
+        raise errors[0]
+    info = headers[0].run
+    problems = [str(error) for error in errors]
+    problems += _foreign_ranks(headers, ranks)
+    own = [rank for header, rank in zip(headers, ranks, strict=True) if header.run == info]
+    problems += _missing(own, info, errors)
+    own.sort(key=lambda rank: rank.info.rank)
+    return Run(folder, info, tuple(own), tuple(problems))
+
+
+def runs_folder() -> Path:
+    """Where runs are kept: DDPDOCTOR_DIR, or `ddpdoctor_runs` in the working folder."""
+    return Path(os.environ.get("DDPDOCTOR_DIR") or RUNS_FOLDER)
+
+
+def list_runs(folder: Path | None = None) -> list[Path]:
+    """The runs in a folder, oldest first."""
+    folder = folder or runs_folder()
+    if not folder.is_dir():
+        return []
+    found = [path for path in folder.iterdir() if path.is_dir() and _attempts(path)]
+    return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
+
+
+def newest_run() -> Path:
+    runs = list_runs()
+    if not runs:
+        raise NotARun(
+            f"no recorded run in {runs_folder().absolute()}: put `model = ddpdoctor.wrap(model)` into the "
+            "training script, or start it by `ddpdoctor run`; or name a run folder"
+        )
+    return runs[-1]
+
+
+def _attempts(run: Path) -> list[Path]:
+    numbered = [
+        (int(match[1]), path)
+        for path in run.iterdir()
+        if (match := re.fullmatch(r"attempt-(\d{1,9})", path.name)) and path.is_dir()
+    ]
+    return [path for _, path in sorted(numbered)]
+
+
+def _attempt_folder(path: Path) -> Path:
+    """The folder that holds the rank files: this one, or its newest attempt."""
+    if not path.exists():
+        raise NotARun(f"{path}: there is no such folder")
+    if not path.is_dir():
+        raise NotARun(f"{path}: is a file; name the run folder that holds it")
+    try:
+        if list(_rank_files(path)):
+            return path
+        attempts = _attempts(path)
+        if attempts and list(_rank_files(attempts[-1])):
+            return attempts[-1]
+    except OSError as error:
+        raise NotARun(f"{path}: cannot be read ({error.strerror})") from error
+    raise NotARun(f"{path}: holds no rank file (rank*.ddt), so it is not a recorded run")
+
+
+def _rank_files(folder: Path) -> Iterator[Path]:
+    return iter(sorted(folder.glob("rank*.ddt")))
+
+
+def _foreign_ranks(headers: list[Header], ranks: list[RankTrace]) -> list[str]:
+    run = headers[0].run
+    return [
+        f"{trace.path}: belongs to another run ({header.run.run_id}), left out"
+        for header, trace in zip(headers, ranks, strict=True)
+        if header.run != run
+    ]
+
+
+def _missing(ranks: list[RankTrace], info: RunInfo, errors: list[BadTraceFile]) -> list[str]:
+    present = {trace.info.rank for trace in ranks}
+    bad = {int(match[1]) for error in errors if (match := re.search(r"rank(\d+)\.ddt", error.path))}
+    missing = [rank for rank in range(info.world_size) if rank not in present | bad]
+    if not missing:
+        return []
+    names = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
+    return [
+        f"no file of rank {names} ({len(present)} of {info.world_size} ranks read): "
+        "waits for a rank that is missing cannot be seen"
+    ]
+
+
+def read_rank(path: Path) -> tuple[Header, RankTrace]:
+    """Read one rank file and the facts beside it. Raises BadTraceFile."""
+    try:
+        with path.open("rb") as file:
+            fd = file.fileno()
+            size = os.fstat(fd).st_size
+            header = _read_header(path, fd)
+            detail = _read_records(path, fd, size, header.detail, DETAIL_DTYPE, "commit")
+            ring = _read_records(path, fd, size, header.ring, DETAIL_DTYPE, None)
+            steps = _read_records(path, fd, size, header.steps, STEP_DTYPE, None)
+    except OSError as error:
+        raise BadTraceFile(path, f"cannot be read ({error.strerror})") from error
+    facts = _read_facts(path.with_suffix(".facts.jsonl"))
+    trace = RankTrace(
+        path,
+        header.rank,
+        header.closed,
+        _merge(detail, ring),
+        steps[_row_is_used(steps)],
+        facts.groups,
+        facts.sites,
+        facts.hot_lines,
+        facts.loaders,
+        tuple(facts.drawn.values()),
+        tuple(facts.notes),
+        facts.cost,
+    )
+    return header, trace
+
+
+def read_header(path: Path) -> Header:
+    """Only the header of a rank file. Raises BadTraceFile, OSError."""
+    with path.open("rb") as file:
+        return _read_header(path, file.fileno())
+
+
+def _read_header(path: Path, fd: int) -> Header:
+    preamble = os.pread(fd, events.PREAMBLE.size, 0)
+    if len(preamble) < events.PREAMBLE.size:
+        raise BadTraceFile(path, f"ends after {len(preamble)} bytes, within its preamble")
+    magic, schema, length = events.PREAMBLE.unpack(preamble)
+    if magic != events.MAGIC:
+        raise BadTraceFile(path, "is not a rank file of ddpdoctor")
+    if schema > events.SCHEMA_VERSION:
+        raise BadTraceFile(
+            path,
+            f"was written by a newer ddpdoctor (schema {schema}; this one reads up to "
+            f"{events.SCHEMA_VERSION}): upgrade ddpdoctor here",
+        )
+    if length > events.HEADER_SPACE - events.PREAMBLE.size:
+        raise BadTraceFile(path, f"its header claims {length} bytes, more than there is room for")
+    raw = os.pread(fd, length, events.PREAMBLE.size)
+    try:
+        return msgspec.json.decode(raw, type=Header)
+    except msgspec.DecodeError as error:
+        place = f"bytes {events.PREAMBLE.size} to {events.PREAMBLE.size + length}"
+        raise BadTraceFile(path, f"its header ({place}) cannot be read: {error}") from error
+
+
+def _read_records(
+    path: Path,
+    fd: int,
+    size: int,
+    region: Region,
+    dtype: np.dtype[np.void],
+    stop_field: str | None,
+) -> Records:
+    """Read a region. With `stop_field`, end at the first block in which that field is all 0."""
+    length = region.records * dtype.itemsize
+    if region.offset < 0 or not 0 <= length <= MAX_REGION_BYTES:
+        raise BadTraceFile(path, f"its header claims an impossible region at {region.offset}")
+    end = min(region.offset + length, size)
+    blocks: list[Records] = []
+    for offset in range(region.offset, end, READ_BYTES):
+        raw = os.pread(fd, min(READ_BYTES, end - offset), offset)
+        block: Records = np.frombuffer(raw[: len(raw) // dtype.itemsize * dtype.itemsize], dtype)
+        if not any(raw) or (stop_field is not None and not block[stop_field].any()):
+            break
+        blocks.append(block)
+    if region.offset + length > size and not blocks and region.records:
+        raise BadTraceFile(path, f"is truncated: {size} bytes, its records begin at {region.offset}")
+    return np.concatenate(blocks) if blocks else np.empty(0, dtype)
+
+
+def _row_is_used(steps: Records) -> npt.NDArray[np.bool_]:
+    used = np.zeros(len(steps), np.bool_)
+    for name in STEP_DTYPE.names or ():
+        used |= steps[name] > 0
+    return used
+
+
+def _merge(detail: Records, ring: Records) -> Records:
+    """Detail and ring as one, each record once, by serial number."""
+    records = np.concatenate([detail, ring])
+    records = records[records["commit"] > 0]
+    _, first = np.unique(records["commit"], return_index=True)
+    return records[first]
+
+
+@dataclass
+class _Facts:
+    groups: tuple[GroupInfo, ...] = ()
+    sites: dict[int, Site] = field(default_factory=dict)
+    hot_lines: tuple[HotLine, ...] = ()
+    loaders: dict[int, LoaderInfo] = field(default_factory=dict)
+    drawn: dict[tuple[int, int], DrawnIndices] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    cost: RecorderCost | None = None
+
+
+@dataclass(frozen=True)
+class _FactLine:
+    fact: str
+    data: msgspec.Raw
+
+
+@dataclass(frozen=True)
+class _NumberedSite:
+    id: int
+    site: Site
+
+
+def _read_facts(path: Path) -> _Facts:
+    """The facts beside a rank file; an unreadable line becomes a note. No file: no facts."""
+    facts = _Facts()
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_FACTS_BYTES)
+    except FileNotFoundError:
+        return facts
+    except OSError as error:
+        facts.notes.append(f"{path.name}: cannot be read ({error.strerror})")
+        return facts
+    lines = raw.split(b"\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            _take_fact(facts, line)
+        except msgspec.DecodeError as error:
+            if number < len(lines):  # the last line may be cut off in a run that was killed
+                facts.notes.append(f"{path.name}:{number}: cannot be read: {error}")
+    return facts
+
+
+def _take_fact(facts: _Facts, line: bytes) -> None:
+    """Take in one line. A later line of the same kind replaces the earlier one."""
+    fact = msgspec.json.decode(line, type=_FactLine)
+    if fact.fact == "group":
+        facts.groups += (_decode(fact, GroupInfo),)
+    elif fact.fact == "site":
+        numbered = _decode(fact, _NumberedSite)
+        facts.sites[numbered.id] = numbered.site
+    elif fact.fact == "hot_lines":
+        facts.hot_lines = _decode(fact, tuple[HotLine, ...])
+    elif fact.fact == "loader":
+        loader = _decode(fact, LoaderInfo)
+        facts.loaders[loader.loader] = loader
+    elif fact.fact == "drawn":
+        drawn = _decode(fact, DrawnIndices)
+        facts.drawn[drawn.loader, drawn.epoch] = drawn
+    elif fact.fact == "note":
+        facts.notes.append(_decode(fact, str))
+    elif fact.fact == "cost":
+        facts.cost = _decode(fact, RecorderCost)
+
+
+def _decode(fact: _FactLine, kind: type[Fact]) -> Fact:
+    return msgspec.json.decode(fact.data, type=kind)
+
+
+def is_run(path: Path) -> bool:
+    """Whether `load_run` would find rank files there."""
+    try:
+        _attempt_folder(path)
+    except DdpDoctorError:
+        return False
+    return True
