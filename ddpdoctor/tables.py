@@ -241,7 +241,9 @@ class _Spans:
     def of(cls, detail: Records, offset_ns: int, own: Collectives) -> _Spans:
         records = detail[detail["kind"] == Kind.SPAN]
         begin = records["begin_ns"] + offset_ns
-        latest = max([begin.max(initial=0), own.latest_ns, records["end_ns"].max(initial=0) + offset_ns])
+        latest = max(
+            [begin.max(initial=0), own.latest_ns, records["end_ns"].max(initial=0) + offset_ns]
+        )
         end = np.where(records["end_ns"] > 0, records["end_ns"] + offset_ns, latest)
         phase = records["code"].astype(np.int64)
         phase[(records["flags"] & Flag.NO_GRAD) > 0] = Phase.BETWEEN

@@ -282,7 +282,9 @@ def _read_records(
             break
         blocks.append(block)
     if region.offset + length > size and not blocks and region.records:
-        raise BadTraceFile(path, f"is truncated: {size} bytes, its records begin at {region.offset}")
+        raise BadTraceFile(
+            path, f"is truncated: {size} bytes, its records begin at {region.offset}"
+        )
     return np.concatenate(blocks) if blocks else np.empty(0, dtype)
 
 

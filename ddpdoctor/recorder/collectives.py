@@ -133,7 +133,9 @@ class Collectives:
         while self._pending and time.monotonic() < deadline:
             time.sleep(0.001)
 
-    def _kernel(self, operation: private.CollectiveOp, redispatch: private.Kernel) -> private.Kernel:
+    def _kernel(
+        self, operation: private.CollectiveOp, redispatch: private.Kernel
+    ) -> private.Kernel:
         signature = _Signature.of(operation)
         guard, before, after = self._guard, self._before, self._after
 
@@ -258,5 +260,3 @@ def _tensors(argument: Any) -> list[torch.Tensor]:
     for item in argument:
         found += _tensors(item)
     return found
-
-

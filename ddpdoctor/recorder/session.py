@@ -50,9 +50,7 @@ class Recorder:
         self._facts = FactsFile(path.with_suffix(".facts.jsonl"))
         self._sites = CallSites(self._facts.site)
         self._phases = Phases(self._file)
-        self._collectives = Collectives(
-            self._file, self._facts, self._phases, self._sites, guard
-        )
+        self._collectives = Collectives(self._file, self._facts, self._phases, self._sites, guard)
         self._training = TrainingHooks(self._phases, self._collectives, self._sites, guard)
         self._loaders = LoaderHooks(self._phases, self._facts, self._sites, guard)
         self._sentinel = Sentinel(self._phases, self._sites, self._facts, guard)
