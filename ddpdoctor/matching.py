@@ -60,7 +60,7 @@ class Collectives:
     def store_steps(self, rank: int, steps: Ints) -> None:
         self.step[self.rank == rank] = steps
 
-    def columns(self) -> dict[str, npt.NDArray[np.generic]]:
+    def columns(self) -> dict[str, Ints]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 

@@ -1,4 +1,4 @@
-"""A report as text for the terminal: what costs most, which rank, why, what to do, what it gains."""
+"""A report as text: what costs most, which rank, why, what to do and what that gains."""
 
 from __future__ import annotations
 

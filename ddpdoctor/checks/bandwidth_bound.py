@@ -25,8 +25,8 @@ from typing import Final
 
 from ddpdoctor.analysis.model import Analysis, LinkFit
 from ddpdoctor.checks import NotEnoughData, trace_check
-from ddpdoctor.wording import percent
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
+from ddpdoctor.wording import percent
 
 STEPS_NEEDED: Final = 5
 SHARE_WARNING: Final = 0.20  # below, compression costs as much as it gains
@@ -97,11 +97,13 @@ def _ranks_on_one_host(run: Analysis) -> int:
 def _fix(run: Analysis, link: LinkFit, bytes_ms: float) -> str:
     halved_ms = run.step_ms - bytes_ms * COMPRESSION
     text = (
-        "Halve the bytes: model.register_comm_hook(None, default_hooks.fp16_compress_hook) brings a step to "
+        "Halve the bytes: model.register_comm_hook(None, default_hooks.fp16_compress_hook) "
+        "brings a step to "
         f"about {halved_ms:.1f} ms; or reduce every N-th micro-batch only (model.no_sync())."
     )
     where = (
-        " The ranks share a host, so a busy CPU can look like a slow link: compare with fewer threads per rank."
+        " The ranks share a host, so a busy CPU can look like a slow link: compare with "
+        "fewer threads per rank."
         if _ranks_on_one_host(run) > 1
         else ""
     )

@@ -26,9 +26,9 @@ from typing import Final
 
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.checks import NotEnoughData, trace_check
-from ddpdoctor.wording import rank_list
 from ddpdoctor.events import RankInfo
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
+from ddpdoctor.wording import SHOWN, rank_list
 
 DIFFERS_BY_DESIGN: Final = frozenset(
     {
@@ -44,23 +44,30 @@ NOT_SET: Final = "(not set)"
 
 @dataclass(frozen=True)
 class _Difference:
-    """One fact that is not the same on all ranks; the culprits hold the rarer values."""
+    """One fact that is not the same on all ranks."""
 
     kind: str
     name: str
     values: dict[int, str]
 
     @property
-    def usual(self) -> str:
-        return Counter(self.values.values()).most_common(1)[0][0]
+    def usual(self) -> str | None:
+        """The value that more than half of the ranks have."""
+        value, count = Counter(self.values.values()).most_common(1)[0]
+        return value if 2 * count > len(self.values) else None
 
     @property
     def culprits(self) -> tuple[int, ...]:
-        return tuple(rank for rank, value in self.values.items() if value != self.usual)
+        """Ranks that differ from the usual value; all of them where there is none."""
+        usual = self.usual
+        return tuple(rank for rank, value in self.values.items() if value != usual)
 
     @property
-    def majority(self) -> bool:
-        return 2 * len(self.culprits) < len(self.values)
+    def said(self) -> str:
+        groups: dict[str, list[int]] = {}
+        for rank, value in self.values.items():
+            groups.setdefault(value, []).append(rank)
+        return "; ".join(f"{value} on {rank_list(ranks)}" for value, ranks in groups.items())
 
 
 @trace_check("DD404", "environment-drift")
@@ -68,18 +75,21 @@ def environment_drift(run: Analysis) -> Iterator[Finding]:
     infos = [trace.info for trace in run.run.ranks]
     if len(infos) < 2:
         raise NotEnoughData("one rank's facts; two are needed to compare")
+    by_culprits: dict[tuple[int, ...], list[_Difference]] = {}
     for difference in _differences(infos):
-        yield _finding(difference)
+        by_culprits.setdefault(difference.culprits, []).append(difference)
+    for culprits, differences in by_culprits.items():
+        yield _finding(culprits, differences)
 
 
 def _differences(infos: list[RankInfo]) -> Iterator[_Difference]:
     for kind, facts in (
-        ("version of", {info.rank: info.versions for info in infos}),
+        ("version", {info.rank: info.versions for info in infos}),
         ("variable", {info.rank: _comparable(info.environment) for info in infos}),
-        ("code in", {info.rank: info.code for info in infos}),
+        ("code", {info.rank: info.code for info in infos}),
     ):
         for name in sorted({name for values in facts.values() for name in values}):
-            if kind == "code in" and not all(name in values for values in facts.values()):
+            if kind == "code" and not all(name in values for values in facts.values()):
                 continue  # a module that only some ranks have imported so far is no other code
             values = {rank: own.get(name, NOT_SET) for rank, own in facts.items()}
             if len(set(values.values())) > 1:
@@ -94,37 +104,32 @@ def _comparable(environment: dict[str, str]) -> dict[str, str]:
     }
 
 
-def _finding(difference: _Difference) -> Finding:
-    culprits = difference.culprits if difference.majority else tuple(difference.values)
-    groups: dict[str, list[int]] = {}
-    for rank, value in difference.values.items():
-        groups.setdefault(value, []).append(rank)
-    said = "; ".join(f"{value} on {rank_list(ranks)}" for value, ranks in groups.items())
-    serious = difference.kind != "variable"
+def _finding(culprits: tuple[int, ...], differences: list[_Difference]) -> Finding:
+    serious = any(difference.kind != "variable" for difference in differences)
+    names = [f"{difference.kind} {difference.name}" for difference in differences]
+    shown = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" * (len(names) > SHOWN))
+    odd = differences[0].usual is not None
+    who = f"{rank_list(culprits)} differ{'s' * (len(culprits) == 1)} from the others"
     return Finding(
         severity=Severity.ERROR if serious else Severity.WARNING,
         confidence=Confidence.CERTAIN,
-        message=f"{difference.kind} {difference.name} differs between ranks: {said}",
-        fix=_fix(difference),
+        message=f"{who if odd else 'the ranks differ'} in {shown}",
+        fix=_fix(differences, odd=odd),
         culprits=culprits,
-        evidence=tuple(
-            Evidence(f"{difference.kind} {difference.name} on {rank_list(ranks)}", value)
-            for value, ranks in groups.items()
-        ),
+        evidence=tuple(Evidence(f"{d.kind} {d.name}", d.said) for d in differences),
     )
 
 
-def _fix(difference: _Difference) -> str:
-    who = rank_list(difference.culprits)
-    if difference.kind == "variable":
-        return (
-            f"Set {difference.name} in the launcher for all ranks alike; {who} "
-            f"should have {difference.usual!r} as the others, unless the difference is meant."
-            if difference.majority
-            else f"Set {difference.name} in the launcher, to one value for all ranks."
-        )
-    if difference.kind == "code in":
-        return f"Start every rank from one copy of {difference.name}: update it on all hosts, then restart."
-    return (
-        f"Install one version of {difference.name} in the environments of all ranks, then restart."
-    )
+def _fix(differences: list[_Difference], *, odd: bool) -> str:
+    kinds = {difference.kind for difference in differences}
+    parts = []
+    if "version" in kinds:
+        parts.append("start every rank from one environment or image, with the same versions")
+    if "code" in kinds:
+        parts.append("give every rank the same copy of the code")
+    if "variable" in kinds:
+        first = next(d for d in differences if d.kind == "variable")
+        value = f" ({first.name}: {first.usual} on most ranks)" if odd else ""
+        parts.append(f"set variables in the launcher, alike for all ranks{value}")
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}. Then start the job again."

@@ -10,8 +10,8 @@ Why it matters
 
 What to do
     With `num_workers=0` the training thread makes its batches itself: give it workers. With
-    workers, give it more of them as long as CPUs are free, keep them alive between epochs, and make a sample
-    cheaper (decode and resize beforehand, larger files, a faster disk).
+    workers, give it more of them as long as CPUs are free, keep them alive between epochs, and
+    make a sample cheaper (decode and resize beforehand, larger files, a faster disk).
 
 When it is wrong
     A mean over few steps is moved by the start of an epoch, where workers are spawned; the
@@ -26,9 +26,9 @@ from typing import Final
 
 from ddpdoctor.analysis.model import Analysis, RankStats
 from ddpdoctor.checks import NotEnoughData, trace_check
-from ddpdoctor.wording import percent
 from ddpdoctor.events import HotLine, LoaderInfo, Phase
 from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
+from ddpdoctor.wording import percent
 
 STEPS_NEEDED: Final = 5
 SHARE_WARNING: Final = (
@@ -100,7 +100,8 @@ def _fix(loader: LoaderInfo, stats: RankStats, cpus: int | None) -> str:
         enough = _enough_cpus(wanted, cpus)
         return f"The batches are made by the training thread itself: use {hidden}{enough}.{at_best}"
     return (
-        f"{loader.workers} workers are too slow for this step: raise num_workers while CPUs are free "
+        f"{loader.workers} workers are too slow for this step: raise num_workers while CPUs "
+        f"are free "
         f"({cpus if cpus is not None else 'unknown'} may be used by the rank), set "
         f"persistent_workers=True, and make a sample cheaper to load.{at_best}"
     )

@@ -3,12 +3,13 @@
 What it measures
     Per step, at the collective where the last rank was furthest behind, which rank that was and
     the delay it caused: its arrival minus the second-last. Its origin is the phase in which the
-    rank spent more time of its own than the median of the others since the ranks were last together.
+    rank spent more time of its own than the median of the others since the ranks were last
+    together.
 
 Why it matters
     A collective cannot finish before its last rank arrives. All the others wait, so a single
-    late rank sets the pace of the whole job. Phase times hide it: the ranks that wait do so inside their
-    backward, and every rank reports the same step.
+    late rank sets the pace of the whole job. Phase times hide it: the ranks that wait do so inside
+    their backward, and every rank reports the same step.
 
 What to do
     Go to the line that is named: the sampler saw the late rank there, and the others not. Where no
@@ -16,8 +17,8 @@ What to do
     compare clocks, temperature and other processes.
 
 When it is wrong
-    Two ranks that are late by the same amount hide each other: the delay caused by the last one is then
-    small. Batches of uneven size make ranks late in turn; then none stands out here.
+    Two ranks that are late by the same amount hide each other: the delay caused by the last one is
+    then small. Batches of uneven size make ranks late in turn; then none stands out here.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from typing import Final
 
 from ddpdoctor.analysis.model import Analysis, LateArrivals, PhaseExcess, RankStats
 from ddpdoctor.checks import NotEnoughData, trace_check
-from ddpdoctor.wording import percent
 from ddpdoctor.events import Phase
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
+from ddpdoctor.wording import percent
 
 STEPS_NEEDED: Final = 8  # fewer, and "always last" happens by chance: 2^-7 for two ranks
 ABOVE_CHANCE: Final = 0.5  # halfway from last by chance (1 / ranks) to last every time
@@ -41,26 +42,32 @@ SAMPLES_AGREE: Final = 5  # stack samples in excess before the second witness co
 
 _FIXES: Final = {
     Phase.INPUT: (
-        "Rank {rank} waits {excess:.1f} ms a step longer for its batches. Give its DataLoader more workers "
-        "(num_workers, persistent_workers=True), or make the samples it gets as cheap as those of the "
+        "Rank {rank} waits {excess:.1f} ms a step longer for its batches. Give its "
+        "DataLoader more workers "
+        "(num_workers, persistent_workers=True), or make the samples it gets as cheap as "
+        "those of the "
         "others: look for slow storage, larger files or work done on this rank alone."
     ),
     Phase.FORWARD: (
-        "Rank {rank} spends {excess:.1f} ms a step more in forward. Take the extra work out of forward "
+        "Rank {rank} spends {excess:.1f} ms a step more in forward. Take the extra work out "
+        "of forward "
         "there, or, where it runs the same code on batches of the same size, look at its device "
         "and host: clocks, temperature, other processes, CPU affinity."
     ),
     Phase.BACKWARD: (
-        "Rank {rank} spends {excess:.1f} ms a step more in backward before its gradients are ready. Look "
+        "Rank {rank} spends {excess:.1f} ms a step more in backward before its gradients "
+        "are ready. Look "
         "at custom autograd functions and gradient hooks on it, or, where it runs the same "
         "code, at its device and host: clocks, temperature, other processes, CPU affinity."
     ),
     Phase.OPTIMIZER: (
-        "Rank {rank} spends {excess:.1f} ms a step more in the optimizer's step. Look for work that only "
+        "Rank {rank} spends {excess:.1f} ms a step more in the optimizer's step. Look for "
+        "work that only "
         "this rank does there (a hook, clipping, moving state between devices)."
     ),
     Phase.BETWEEN: (
-        "Rank {rank} spends {excess:.1f} ms a step more between the phases: logging, metrics, saving, "
+        "Rank {rank} spends {excess:.1f} ms a step more between the phases: logging, "
+        "metrics, saving, "
         "evaluation. Do it every N steps, hand it to a thread, or spread it over the ranks."
     ),
 }
@@ -108,8 +115,10 @@ def _finding(stats: RankStats, late: LateArrivals, run: Analysis) -> Finding:
         severity=Severity.ERROR if step_share >= STEP_SHARE_ERROR else Severity.WARNING,
         confidence=_confidence(named=named, seen=seen),
         message=(
-            f"rank {stats.rank} on {stats.host} arrives last in {percent(late.last_share)} of steps, and "
-            f"the job waits {late.caused_delay_ms:.1f} ms of {stats.times.step_ms:.1f} ms a step for it; {origin}"
+            f"rank {stats.rank} on {stats.host} arrives last in {percent(late.last_share)} "
+            f"of steps, and "
+            f"the job waits {late.caused_delay_ms:.1f} ms of {stats.times.step_ms:.1f} ms a "
+            f"step for it; {origin}"
         ),
         fix=_fix(stats, late, run),
         culprits=(stats.rank,),
@@ -149,7 +158,8 @@ def _fix(stats: RankStats, late: LateArrivals, run: Analysis) -> str:
         return _FIXES[top.phase].format(rank=stats.rank, excess=top.excess_ms) + gain
     parts = ", ".join(f"{e.phase.label} {e.excess_ms:+.1f} ms" for e in late.excesses[:3])
     return (
-        f"Not known which phase: rank {stats.rank} differs from the others by {parts}. Measure next: run the "
+        f"Not known which phase: rank {stats.rank} differs from the others by {parts}. "
+        f"Measure next: run the "
         f"same script with two ranks exchanged between hosts or devices; if the lateness stays "
         f"on {stats.host}, it is the machine, and if it goes with the rank, its data or code."
         + gain

@@ -16,7 +16,8 @@ What to do
 
 When it is wrong
     A DistributedSampler repeats up to world size - 1 samples to make the ranks' shares equal, which
-    is allowed for. Ranks that read shards of their own may draw equal indices of different data: the
+    is allowed for. Ranks that read shards of their own may draw equal indices of different data:
+    the
     fingerprints tell. Where batches cannot be taken apart the confidence is lower. Sampling with
     replacement repeats by intent and is skipped.
 """
@@ -30,10 +31,10 @@ from typing import Final
 
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.checks import NotEnoughData, trace_check
-from ddpdoctor.wording import percent, rank_list
 from ddpdoctor.events import DrawnIndices, LoaderInfo
 from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
 from ddpdoctor.sketch import index_hash_shares
+from ddpdoctor.wording import percent, rank_list
 
 LEAST_DRAWN: Final = 16  # an epoch of fewer samples says little
 OVERLAP_WARNING: Final = 0.02  # of an epoch, beyond padding: less is lost in how epochs are cut
@@ -147,12 +148,14 @@ def _fix(info: LoaderInfo | None, world_size: int) -> str:
     if info is not None and info.sampler_replicas is not None:
         return (
             f"Its DistributedSampler was made for {info.sampler_replicas} replicas as rank "
-            f"{info.sampler_rank}; the job has {world_size} ranks. Give every rank the same num_replicas and "
+            f"{info.sampler_rank}; the job has {world_size} ranks. Give every rank the same "
+            f"num_replicas and "
             "seed and its own rank, or leave the three to their defaults."
         )
     sampler = f" ({info.sampler} now)" if info is not None else ""
     return (
-        f"Give the DataLoader sampler=DistributedSampler(dataset){sampler}, without shuffle=True, and call "
+        f"Give the DataLoader sampler=DistributedSampler(dataset){sampler}, without "
+        f"shuffle=True, and call "
         f"sampler.set_epoch(epoch) in each epoch. An epoch then takes 1/{world_size} of the steps."
     )
 

@@ -1,7 +1,8 @@
 """Every collective of the process, from Python and from C++, with arrival and completion.
 
 A kernel stands in front of each `c10d` operation: stamp, call the backend's kernel outside every
-`try` and exactly once, stamp again. The completion comes from the Work's future, on a thread of the backend.
+`try` and exactly once, stamp again. The completion comes from the Work's future, on a thread of
+the backend.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Input wait, and the samples that the training's loaders deliver. Nothing is drawn or reordered."""
+"""Input wait, and which samples the training's loaders deliver. Nothing is drawn by us."""
 
 from __future__ import annotations
 
