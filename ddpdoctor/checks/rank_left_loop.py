@@ -1,0 +1,87 @@
+"""DD902 rank-left-loop: a rank is past the loop in which the others wait for it.
+
+What it measures
+    The calls of each rank's main thread, compared level by level: where two ranks part, whether the
+    line of the one lies behind a loop in which the other still is, or whether it already takes the
+    process group down.
+
+Why it matters
+    DDP reduces gradients in every step, so a rank that makes fewer steps leaves the others waiting
+    for ever; none of their error messages names it.
+
+What to do
+    Find out why the ranks counted differently: batches per rank (pad, drop_last=True, or the Join
+    context), or a rank that decided alone to stop: reduce that decision first.
+
+When it is wrong
+    Where most ranks are past the loop, it may be the one inside that should not be there, such as
+    a final evaluation on rank 0 through the DDP model; then the confidence is `possible`. Without
+    the source file at hand, loops are not known and DD903 or DD904 speaks instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.checks import hang_check
+from ddpdoctor.findings import Confidence, Finding, Severity
+from ddpdoctor.hang import describe
+from ddpdoctor.hang.activity import Activity
+from ddpdoctor.hang.position import loop_of
+from ddpdoctor.hang.situation import Seen, numbers, situation
+from ddpdoctor.hang.snapshot import HangSnapshot
+
+
+@hang_check("DD902", "rank-left-loop")
+def rank_left_loop(snapshot: HangSnapshot) -> Iterator[Finding]:
+    scene = situation(snapshot)
+    left = scene.leavers()
+    inside = [seen for seen in scene.waiting if seen not in left]
+    if not left or not inside:
+        return
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=_confidence(left, inside),
+        message=_message(left, inside),
+        fix=_fix(left, inside),
+        culprits=numbers(left),
+        victims=describe.victims(scene, left),
+        hosts=describe.hosts(snapshot),
+        evidence=(describe.looks(snapshot), *describe.states(scene.all)),
+        where=describe.locations(left),
+    )
+
+
+def _confidence(left: tuple[Seen, ...], inside: list[Seen]) -> Confidence:
+    if len(left) > len(inside):
+        return Confidence.POSSIBLE
+    if all(seen.place.activity is Activity.LEAVING for seen in left):
+        return Confidence.CERTAIN
+    return Confidence.LIKELY
+
+
+def _message(left: tuple[Seen, ...], inside: list[Seen]) -> str:
+    found = loop_of(inside[0].process)
+    loop = "the loop"
+    if found is not None:
+        frame, span = found
+        loop = f"the loop at {frame.file.rsplit('/', 1)[-1]}:{span.begin}-{span.end}"
+    return (
+        f"{describe.names(left)} {describe.verb(left, 'has', 'have')} left {loop} and "
+        f"{describe.doing(left[0])}; {describe.names(inside)} "
+        f"{describe.verb(inside, 'is', 'are')} still in it and "
+        f"{describe.verb(inside, 'waits', 'wait')} in {describe.calls(inside)}"
+    )
+
+
+def _fix(left: tuple[Seen, ...], inside: list[Seen]) -> str:
+    same_steps = (
+        "Give all ranks equally many steps: DistributedSampler pads by itself, "
+        "`DataLoader(..., drop_last=True)` cuts the last batch, and `with Join([model]):` around "
+        "the loop shadows the missing ones. If a rank decided alone to stop, decide together: "
+        "`dist.all_reduce(stop, op=dist.ReduceOp.MAX)` before `if stop: break`."
+    )
+    if len(left) > len(inside):
+        alone = describe.names(inside)
+        return f"If only {alone} should run this loop, use `model.module` in it. {same_steps}"
+    return same_steps
