@@ -25,7 +25,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ddpdoctor.checks import hang_check
-from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
+from ddpdoctor.findings import Confidence, Finding, Severity
 from ddpdoctor.hang import describe
 from ddpdoctor.hang.situation import Kind, Seen, behind, numbers, situation
 from ddpdoctor.hang.snapshot import HangSnapshot
@@ -49,7 +49,11 @@ def collective_mismatch(snapshot: HangSnapshot) -> Iterator[Finding]:
         culprits=numbers(culprits),
         victims=describe.victims(scene, culprits),
         hosts=describe.hosts(snapshot),
-        evidence=(describe.looks(snapshot), *_records(scene.waiting), *describe.states(scene.all)),
+        evidence=(
+            describe.looks(snapshot),
+            *describe.records(scene.waiting),
+            *describe.states(scene.all),
+        ),
         where=describe.locations(shown),
     )
 
@@ -74,15 +78,6 @@ def _confidence(late: tuple[Seen, ...], culprits: tuple[Seen, ...]) -> Confidenc
     if late:
         return Confidence.LIKELY
     return Confidence.POSSIBLE if culprits else Confidence.LIKELY
-
-
-def _records(waiting: tuple[Seen, ...]) -> tuple[Evidence, ...]:
-    return tuple(
-        Evidence(f"last collective of rank {seen.number}", f"number {last.seq} ({last.op})")
-        for seen in waiting
-        for last in seen.process.collectives
-        if last.pending
-    )
 
 
 def _fix(waiting: tuple[Seen, ...]) -> str:

@@ -128,7 +128,8 @@ def _fix(worker: LoaderWorker | None, frame: Frame | None) -> str:
     if frame is not None:
         return (
             f"See what {frame.file.rsplit('/', 1)[-1]}:{frame.line} waits for. Give reads and "
-            "downloads a timeout, and open files and databases in the worker, not before it is forked. "
+            "downloads a timeout, and open files and databases in the worker, not before it is "
+            "forked. "
             "`DataLoader(..., timeout=120)` turns the hang into an error."
         )
     return (

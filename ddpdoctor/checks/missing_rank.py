@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.checks import NotEnoughData, hang_check
-from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
+from ddpdoctor.findings import Confidence, Finding, Severity
 from ddpdoctor.hang import describe
 from ddpdoctor.hang.activity import Activity
 from ddpdoctor.hang.situation import Kind, Seen, Situation, behind, numbers, situation
@@ -60,8 +60,7 @@ def _all_in_loader(scene: Situation) -> bool:
 
 def _finding(snapshot: HangSnapshot, scene: Situation, missing: tuple[Seen, ...]) -> Finding:
     late = behind(snapshot)
-    recorded = [late[rank] for rank in numbers(missing) if rank in late]
-    proven = len(recorded) == len(missing)
+    proven = sum(rank in late for rank in numbers(missing)) == len(missing)
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN if proven else Confidence.LIKELY,
@@ -76,16 +75,8 @@ def _finding(snapshot: HangSnapshot, scene: Situation, missing: tuple[Seen, ...]
         hosts=describe.hosts(snapshot),
         evidence=(
             describe.looks(snapshot),
+            *describe.records(scene.all),
             *describe.states(scene.all),
-            *(
-                Evidence(
-                    f"last collective of rank {rank}",
-                    f"number {late[rank][0].seq} ({late[rank][0].op}); the others are in number "
-                    f"{late[rank][1].seq} ({late[rank][1].op})",
-                )
-                for rank in numbers(missing)
-                if rank in late
-            ),
         ),
         where=describe.locations(missing),
     )

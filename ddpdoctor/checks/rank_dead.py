@@ -70,7 +70,7 @@ def _end(dead: DeadRank) -> str:
         return f"ended by {_signal_name(dead.signal)}"
     if dead.exit_status:
         return f"ended with exit status {dead.exit_status}"
-    return "its process is gone"
+    return "no such process runs any more"
 
 
 def _signal_name(number: int) -> str:

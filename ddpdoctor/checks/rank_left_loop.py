@@ -21,7 +21,7 @@ When it is wrong
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ddpdoctor.checks import hang_check
 from ddpdoctor.findings import Confidence, Finding, Severity
@@ -47,7 +47,11 @@ def rank_left_loop(snapshot: HangSnapshot) -> Iterator[Finding]:
         culprits=numbers(left),
         victims=describe.victims(scene, left),
         hosts=describe.hosts(snapshot),
-        evidence=(describe.looks(snapshot), *describe.states(scene.all)),
+        evidence=(
+            describe.looks(snapshot),
+            *describe.records(scene.all),
+            *describe.states(scene.all),
+        ),
         where=describe.locations(left),
     )
 
@@ -55,9 +59,23 @@ def rank_left_loop(snapshot: HangSnapshot) -> Iterator[Finding]:
 def _confidence(left: tuple[Seen, ...], inside: list[Seen]) -> Confidence:
     if len(left) > len(inside):
         return Confidence.POSSIBLE
-    if all(seen.place.activity is Activity.LEAVING for seen in left):
-        return Confidence.CERTAIN
-    return Confidence.LIKELY
+    gone = all(seen.place.activity is Activity.LEAVING for seen in left)
+    return Confidence.CERTAIN if gone or _paired(left, inside) else Confidence.LIKELY
+
+
+def _paired(left: tuple[Seen, ...], inside: list[Seen]) -> bool:
+    """Whether the records pair both up: at one number of a group, in different operations."""
+    ahead, back = _pending(left), _pending(inside)
+    return any(one[:2] == other[:2] and one[2] != other[2] for one in ahead for other in back)
+
+
+def _pending(ranks: Sequence[Seen]) -> set[tuple[str, int, str]]:
+    return {
+        (last.group, last.seq, last.op)
+        for seen in ranks
+        for last in seen.process.collectives
+        if last.pending
+    }
 
 
 def _message(left: tuple[Seen, ...], inside: list[Seen]) -> str:

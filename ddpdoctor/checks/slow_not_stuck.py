@@ -36,11 +36,11 @@ def slow_not_stuck(snapshot: HangSnapshot) -> Iterator[Finding]:
     if scene.kind is not Kind.MOVES:
         return
     moving = tuple(seen for seen in scene.all if seen.moves)
-    awaited = _awaited(scene)
+    awaited = () if snapshot.ended else _awaited(scene)
     yield Finding(
         severity=Severity.INFO,
         confidence=Confidence.LIKELY if awaited else Confidence.CERTAIN,
-        message=_message(scene, moving, awaited),
+        message=_message(snapshot, scene, moving, awaited),
         fix=_fix(awaited),
         victims=describe.victims(scene, moving) if awaited else (),
         hosts=describe.hosts(snapshot),
@@ -60,7 +60,12 @@ def _awaited(scene: Situation) -> tuple[Seen, ...]:
     return busy if still and len(still) + len(busy) == len(scene.all) else ()
 
 
-def _message(scene: Situation, moving: tuple[Seen, ...], awaited: tuple[Seen, ...]) -> str:
+def _message(
+    snapshot: HangSnapshot, scene: Situation, moving: tuple[Seen, ...], awaited: tuple[Seen, ...]
+) -> str:
+    if not moving:
+        ended = len(snapshot.ended)
+        return f"not a hang so far: the job is ending, {ended} of its ranks just did; look again"
     if awaited:
         still = [seen for seen in scene.waiting if seen not in awaited]
         return (

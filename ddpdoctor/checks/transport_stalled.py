@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.checks import NotEnoughData, hang_check
-from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
+from ddpdoctor.findings import Confidence, Finding, Severity
 from ddpdoctor.hang import describe
 from ddpdoctor.hang.activity import Activity
 from ddpdoctor.hang.situation import Kind, Seen, numbers, situation
@@ -60,11 +60,7 @@ def transport_stalled(snapshot: HangSnapshot) -> Iterator[Finding]:
         hosts=describe.hosts(snapshot),
         evidence=(
             describe.looks(snapshot),
-            *(
-                Evidence(f"rank {seen.number}", f"in number {last.seq} ({last.op}) of {last.group}")
-                for seen, last in zip(waiting, pending, strict=True)
-                if last is not None
-            ),
+            *describe.records(waiting),
             *describe.states(waiting),
         ),
         where=describe.locations(waiting[:1]),

@@ -42,8 +42,8 @@ def doing(seen: Seen) -> str:
     place = seen.place
     if place.activity is Activity.LEAVING:
         return f"takes its process group down or ends ({place.call or 'after the script'})"
-    call = f"is in {place.call} at " if place.call else "is at "
-    return call + spot(place.frame)
+    said_by_line = place.frame is not None and place.call in (place.frame.text or "")
+    return f"is {'' if said_by_line else f'in {place.call} '}at {spot(place.frame)}"
 
 
 def locations(ranks: Sequence[Seen]) -> tuple[Location, ...]:
@@ -76,6 +76,19 @@ def states(ranks: Sequence[Seen]) -> tuple[Evidence, ...]:
             Evidence(number, f"pid {process.pid}, state {process.state}, {cpu}{wait}{holds}")
         )
     return tuple(found)
+
+
+def records(ranks: Sequence[Seen]) -> tuple[Evidence, ...]:
+    """Where recorded ranks are in the order of each group's collectives."""
+    return tuple(
+        Evidence(
+            f"rank {seen.number}, its record",
+            f"{'in' if last.pending else 'completed'} number {last.seq} ({last.op}) of group "
+            f"{last.group}",
+        )
+        for seen in ranks
+        for last in seen.process.collectives
+    )
 
 
 def victims(scene: Situation, culprits: Sequence[Seen]) -> tuple[int, ...]:

@@ -45,14 +45,15 @@ class _Seen:
 def take_snapshots(
     pid: int | None = None, timeout_s: float = 10.0, processes: Processes | None = None
 ) -> list[HangSnapshot]:
-    """The jobs on this host, or the one that this process belongs to."""
+    """The jobs on this host, or the one that this process belongs to; not those that end meanwhile."""
     processes = processes or Processes()
     jobs = [job for job in find_jobs(processes, leave_out=[os.getpid()]) if _wanted(job, pid)]
     looking = _Looking(processes, time.monotonic() + timeout_s)
     jobs = looking.first(jobs)
     looking.again(jobs, SECOND_LOOK_S)
     looking.again([job for job in jobs if not looking.any_moved(job)], THIRD_LOOK_S)
-    return [looking.snapshot(job) for job in jobs]
+    snapshots = [looking.snapshot(job) for job in jobs]
+    return [snapshot for snapshot in snapshots if snapshot.ranks]
 
 
 def _wanted(job: JobMembers, pid: int | None) -> bool:
@@ -100,15 +101,17 @@ class _Looking:
         return any(activity.moves(self._rank(member)) for member in job.members)
 
     def snapshot(self, job: JobMembers) -> HangSnapshot:
-        ranks, dead = [], list(job.dead)
+        ranks: list[RankProcess] = []
+        ended: list[int | None] = []
         for member in job.members:
             rank = self._rank(member)
             if rank.state in ("Z", "X"):
-                dead.append(DeadRank(member.rank, member.pid))
+                ended.append(member.rank)
             else:
                 ranks.append(self._in_full(rank, member))
         watched_s = max((rank.movement.watched_s for rank in ranks), default=0.0)
-        return HangSnapshot(job.job, socket.gethostname(), tuple(ranks), tuple(dead), watched_s)
+        host = socket.gethostname()
+        return HangSnapshot(job.job, host, tuple(ranks), job.dead, watched_s, tuple(ended))
 
     def _rank(self, member: Member) -> RankProcess:
         looks = self._looks[member.pid]

@@ -45,7 +45,8 @@ class Situation:
 
     @property
     def all(self) -> tuple[Seen, ...]:
-        return self.waiting + self.elsewhere + self.unreadable
+        everyone = self.waiting + self.elsewhere + self.unreadable
+        return tuple(sorted(everyone, key=lambda seen: (seen.number is None, seen.number or 0)))
 
     def leavers(self) -> tuple[Seen, ...]:
         """Ranks that are past a loop in which others wait."""
@@ -80,7 +81,7 @@ def _kind(
     signs = (  # the first that holds
         (any(dead.failed for dead in snapshot.dead), Kind.RANK_DEAD),
         (any(each.process.is_stopped for each in seen), Kind.RANK_STOPPED),
-        (any(each.moves for each in seen), Kind.MOVES),
+        (any(each.moves for each in seen) or bool(snapshot.ended), Kind.MOVES),
         (bool(snapshot.dead), Kind.RANK_DEAD),  # ended well: matters if the others stand still
         (len(waiting) + len(elsewhere) < len(seen) or not seen, Kind.UNREADABLE),
         (not waiting, Kind.NOBODY_WAITS),

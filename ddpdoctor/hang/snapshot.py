@@ -170,10 +170,12 @@ class HangSnapshot:
     ranks: tuple[RankProcess, ...]
     dead: tuple[DeadRank, ...] = ()
     watched_s: float = 0.0
+    ended: tuple[int | None, ...] = ()  # ranks that went while they were looked at
 
     @property
     def elsewhere(self) -> int:
         """How many ranks of the job run on other hosts."""
         if self.job.world_size is None:
             return 0
-        return max(0, self.job.world_size - len(self.ranks) - len(self.dead))
+        here = len(self.ranks) + len(self.dead) + len(self.ended)
+        return max(0, self.job.world_size - here)
