@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from ddpdoctor.hang.snapshot import IO_BYTES, Frame, RankProcess, ThreadStack
+from ddpdoctor.hang.snapshot import IO_BYTES, Frame, Origin, RankProcess, ThreadStack
 
 _WRAPPERS: Final = frozenset({"wrapper", "_fn", "_call_impl", "_wrapped_call_impl", "inner"})
 _COLLECTIVE_FILES: Final = ("torch/distributed/", "torch/nn/parallel/distributed.py")
@@ -82,7 +82,7 @@ def moves(rank: RankProcess) -> bool:
 
 
 def _below_script(thread: ThreadStack) -> tuple[Frame, ...]:
-    """Frames of torch and Python that the innermost line of the script has called."""
+    """Frames of torch and Python (and the recorder) below the innermost line of the script."""
     for index, frame in enumerate(thread.frames):
         if frame.is_script:
             return thread.frames[:index]
@@ -126,7 +126,7 @@ def _bare(frame: Frame) -> str:
 def _call(below: tuple[Frame, ...], thread: ThreadStack) -> str:
     """The function that the script called: the outermost that is no wrapper."""
     for frame in reversed(below):
-        if _bare(frame) not in _WRAPPERS:
+        if _bare(frame) not in _WRAPPERS and frame.origin is not Origin.RECORDER:
             return _bare(frame)
     innermost = thread.frames[0] if thread.frames else None
     match = re.search(r"([\w.]+)\(", innermost.text or "") if innermost else None

@@ -45,7 +45,7 @@ class _Seen:
 def take_snapshots(
     pid: int | None = None, timeout_s: float = 10.0, processes: Processes | None = None
 ) -> list[HangSnapshot]:
-    """The jobs on this host, or the one that this process belongs to; not those that end meanwhile."""
+    """The jobs on this host, or the one of this process; not those that end meanwhile."""
     processes = processes or Processes()
     jobs = [job for job in find_jobs(processes, leave_out=[os.getpid()]) if _wanted(job, pid)]
     looking = _Looking(processes, time.monotonic() + timeout_s)

@@ -23,6 +23,7 @@ PERMISSION_HELP: Final = (
     "--cap-add SYS_PTRACE, or allow it on this host: `sysctl kernel.yama.ptrace_scope=0`"
 )
 _STANDARD_LIBRARY: Final = re.compile(r"/lib(64)?/python3\.\d+/")
+_RECORDER: Final = "/ddpdoctor/recorder/"
 _TORCH_SOURCE: Final = re.compile(r"/torch/(distributed|autograd|nn/parallel)/")  # built in place
 
 
@@ -104,6 +105,8 @@ def _frame(frame: dict[str, Any]) -> Frame:
 
 def origin_of(file: str) -> Origin:
     """Whose code a file is, judged by where it lies."""
+    if _RECORDER in file:
+        return Origin.RECORDER
     for folder in ("site-packages/", "dist-packages/"):
         if folder in file:
             package = file.rpartition(folder)[2].split("/", 1)[0]

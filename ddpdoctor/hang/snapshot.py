@@ -21,6 +21,7 @@ class Origin(StrEnum):
     LIBRARY = "library"  # installed, neither Python's nor torch's: a trainer, a data set
     TORCH = "torch"
     PYTHON = "python"
+    RECORDER = "recorder"  # ours, between the script and torch
 
 
 @dataclass(frozen=True)
