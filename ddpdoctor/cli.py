@@ -158,16 +158,26 @@ def _status(made: Report, fail_on: str) -> int:
     show_default=True,
     help="Seconds after which looking ends.",
 )
+@click.option(
+    "--watch",
+    "watch_s",
+    type=click.FloatRange(min=0.3),
+    default=1.5,
+    show_default=True,
+    help="Seconds without progress that count as standing still; more for a job of slow steps.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report objects, one a job.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the stacks of all ranks, too.")
-def diagnose(pid: int | None, timeout_s: float, as_json: bool, verbose: bool) -> int:
+def diagnose(
+    pid: int | None, timeout_s: float, watch_s: float, as_json: bool, verbose: bool
+) -> int:
     """Which rank holds up a hung job on this host, what it is doing, and what to do.
 
     Needs no recording, and leaves the job as it is. Each job of this host is judged.
     """
     from ddpdoctor.diagnose import diagnose as look
 
-    diagnoses = look(pid, timeout_s)
+    diagnoses = look(pid, max(timeout_s, watch_s), watch_s)
     if as_json:
         from ddpdoctor.report import to_json
 

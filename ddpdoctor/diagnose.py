@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ddpdoctor.checks import hang_checks, run_check
 from ddpdoctor.errors import NothingToDiagnose
-from ddpdoctor.hang.look import take_snapshots
+from ddpdoctor.hang.look import WATCH_S, take_snapshots
 from ddpdoctor.hang.processes import Processes
 from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.report import Report
@@ -26,13 +26,13 @@ class Diagnosis:
 
 
 def diagnose(
-    pid: int | None = None, timeout_s: float = 10.0, processes: Processes | None = None
+    pid: int | None = None, timeout_s: float = 10.0, watch_s: float = WATCH_S
 ) -> list[Diagnosis]:
     """Judge all jobs of this host, or the one of this process. Raises NothingToDiagnose."""
-    processes = processes or Processes()
+    processes = Processes()
     if pid is not None:
         _must_be_readable(processes, pid)
-    snapshots = take_snapshots(pid, timeout_s, processes)
+    snapshots = take_snapshots(pid, timeout_s, processes, watch_s)
     if not snapshots:
         raise NothingToDiagnose(_why_none(processes, pid))
     return [Diagnosis(judge(snapshot), snapshot) for snapshot in snapshots]

@@ -81,6 +81,11 @@ def _confidence(late: tuple[Seen, ...], culprits: tuple[Seen, ...]) -> Confidenc
 
 
 def _fix(waiting: tuple[Seen, ...]) -> str:
+    if all(seen.place.call in ("send", "recv") for seen in waiting):
+        return (
+            "Each waits for the other: let one of the two send first, or make both calls at once "
+            "by `dist.batch_isend_irecv`."
+        )
     if any(seen.place.call == "forward" for seen in waiting):
         return (
             "A forward through the DDP model broadcasts its buffers. Where one rank evaluates "

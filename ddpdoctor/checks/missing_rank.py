@@ -39,7 +39,7 @@ def missing_rank(snapshot: HangSnapshot) -> Iterator[Finding]:
     if scene.kind is Kind.NOBODY_WAITS and not _all_in_loader(scene):
         raise NotEnoughData(
             f"no rank waits in a collective: {describe.names(scene.elsewhere)} "
-            f"{describe.doing(scene.elsewhere[0])}; look again in a minute, and if it is still "
+            f"{_doing(scene.elsewhere)}; look again in a minute, and if it is still "
             "there, see what that line waits for"
         )
     if scene.kind is not Kind.HELD_UP:
@@ -48,13 +48,14 @@ def missing_rank(snapshot: HangSnapshot) -> Iterator[Finding]:
     missing = tuple(
         seen
         for seen in scene.elsewhere
-        if seen not in left and seen.place.activity is not Activity.LOADER
+        if seen not in left and not seen.holds_gil and seen.place.activity is not Activity.LOADER
     )
     if missing:
         yield _finding(snapshot, scene, missing)
 
 
 def _all_in_loader(scene: Situation) -> bool:
+    """Then DD907 speaks."""
     return all(seen.place.activity is Activity.LOADER for seen in scene.elsewhere)
 
 
@@ -65,7 +66,7 @@ def _finding(snapshot: HangSnapshot, scene: Situation, missing: tuple[Seen, ...]
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN if proven else Confidence.LIKELY,
         message=(
-            f"{describe.names(missing)} {describe.doing(missing[0])}, while "
+            f"{describe.names(missing)} {_doing(missing)}, while "
             f"{describe.names(scene.waiting)} {describe.verb(scene.waiting, 'waits', 'wait')} in "
             f"{describe.calls(scene.waiting)}"
         ),
@@ -80,6 +81,10 @@ def _finding(snapshot: HangSnapshot, scene: Situation, missing: tuple[Seen, ...]
         ),
         where=describe.locations(missing),
     )
+
+
+def _doing(missing: tuple[Seen, ...]) -> str:
+    return describe.doing(missing[0], plural=len(missing) > 1)
 
 
 def _fix(missing: tuple[Seen, ...], scene: Situation) -> str:

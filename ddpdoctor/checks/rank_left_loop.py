@@ -14,56 +14,67 @@ What to do
     context), or a rank that decided alone to stop: reduce that decision first.
 
 When it is wrong
-    Where most ranks are past the loop, it may be the one inside that should not be there, such as
-    a final evaluation on rank 0 through the DDP model; then the confidence is `possible`. Without
-    the source file at hand, loops are not known and DD903 or DD904 speaks instead.
+    Where most ranks are past the loop, or the one inside is evaluating, the one inside is named as
+    the odd one, and the confidence is `possible`: it makes a step too many, or evaluates alone
+    through the DDP model. Without the source file at hand, loops are not known and DD903 or DD904
+    speaks instead.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from ddpdoctor.checks import hang_check
 from ddpdoctor.findings import Confidence, Finding, Severity
 from ddpdoctor.hang import describe
 from ddpdoctor.hang.activity import Activity
-from ddpdoctor.hang.position import loop_of
+from ddpdoctor.hang.position import loop_of, script_path
 from ddpdoctor.hang.situation import Seen, numbers, situation
 from ddpdoctor.hang.snapshot import HangSnapshot
+
+_EVALUATES = re.compile(r"eval|valid|test|predict|infer", re.IGNORECASE)
 
 
 @hang_check("DD902", "rank-left-loop")
 def rank_left_loop(snapshot: HangSnapshot) -> Iterator[Finding]:
     scene = situation(snapshot)
     left = scene.leavers()
-    inside = [seen for seen in scene.waiting if seen not in left]
+    inside = tuple(seen for seen in scene.waiting if seen not in left)
     if not left or not inside:
         return
+    stays = _should_have_left(left, inside)
+    culprits = inside if stays else left
     yield Finding(
         severity=Severity.ERROR,
-        confidence=_confidence(left, inside),
+        confidence=Confidence.POSSIBLE if stays else _confidence(left, inside),
         message=_message(left, inside),
-        fix=_fix(left, inside),
-        culprits=numbers(left),
-        victims=describe.victims(scene, left),
+        fix=_fix(inside, stays=stays),
+        culprits=numbers(culprits),
+        victims=numbers(tuple(seen for seen in scene.all if seen not in culprits)),
         hosts=describe.hosts(snapshot),
         evidence=(
             describe.looks(snapshot),
             *describe.records(scene.all),
             *describe.states(scene.all),
         ),
-        where=describe.locations(left),
+        where=describe.locations(culprits),
     )
 
 
-def _confidence(left: tuple[Seen, ...], inside: list[Seen]) -> Confidence:
-    if len(left) > len(inside):
-        return Confidence.POSSIBLE
+def _should_have_left(left: tuple[Seen, ...], inside: tuple[Seen, ...]) -> bool:
+    """Whether the odd ones are those inside: fewer, or evaluating where the others do not."""
+    functions = (frame.function for seen in inside for frame in script_path(seen.process))
+    evaluate = any(_EVALUATES.search(function) for function in functions)
+    return len(inside) < len(left) or (evaluate and len(inside) == len(left))
+
+
+def _confidence(left: tuple[Seen, ...], inside: tuple[Seen, ...]) -> Confidence:
     gone = all(seen.place.activity is Activity.LEAVING for seen in left)
     return Confidence.CERTAIN if gone or _paired(left, inside) else Confidence.LIKELY
 
 
-def _paired(left: tuple[Seen, ...], inside: list[Seen]) -> bool:
+def _paired(left: tuple[Seen, ...], inside: tuple[Seen, ...]) -> bool:
     """Whether the records pair both up: at one number of a group, in different operations."""
     ahead, back = _pending(left), _pending(inside)
     return any(one[:2] == other[:2] and one[2] != other[2] for one in ahead for other in back)
@@ -78,7 +89,7 @@ def _pending(ranks: Sequence[Seen]) -> set[tuple[str, int, str]]:
     }
 
 
-def _message(left: tuple[Seen, ...], inside: list[Seen]) -> str:
+def _message(left: tuple[Seen, ...], inside: tuple[Seen, ...]) -> str:
     found = loop_of(inside[0].process)
     loop = "the loop"
     if found is not None:
@@ -86,20 +97,22 @@ def _message(left: tuple[Seen, ...], inside: list[Seen]) -> str:
         loop = f"the loop at {frame.file.rsplit('/', 1)[-1]}:{span.begin}-{span.end}"
     return (
         f"{describe.names(left)} {describe.verb(left, 'has', 'have')} left {loop} and "
-        f"{describe.doing(left[0])}; {describe.names(inside)} "
+        f"{describe.doing(left[0], plural=len(left) > 1)}; {describe.names(inside)} "
         f"{describe.verb(inside, 'is', 'are')} still in it and "
         f"{describe.verb(inside, 'waits', 'wait')} in {describe.calls(inside)}"
     )
 
 
-def _fix(left: tuple[Seen, ...], inside: list[Seen]) -> str:
+def _fix(inside: tuple[Seen, ...], *, stays: bool) -> str:
     same_steps = (
         "Give all ranks equally many steps: DistributedSampler pads by itself, "
         "`DataLoader(..., drop_last=True)` cuts the last batch, and `with Join([model]):` around "
         "the loop shadows the missing ones. If a rank decided alone to stop, decide together: "
         "`dist.all_reduce(stop, op=dist.ReduceOp.MAX)` before `if stop: break`."
     )
-    if len(left) > len(inside):
-        alone = describe.names(inside)
-        return f"If only {alone} should run this loop, use `model.module` in it. {same_steps}"
-    return same_steps
+    if not stays:
+        return same_steps
+    return (
+        f"If {describe.names(inside)} alone is meant to run this loop, such as a final evaluation, "
+        f"call `model.module(x)` in it: the DDP model broadcasts buffers. Else: {same_steps}"
+    )

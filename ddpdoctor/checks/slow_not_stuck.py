@@ -70,7 +70,8 @@ def _message(
         still = [seen for seen in scene.waiting if seen not in awaited]
         return (
             f"not a hang so far: {describe.names(awaited)} {describe.verb(awaited, 'is', 'are')} "
-            f"busy and {describe.doing(awaited[0])}; {describe.names(still)} "
+            f"busy and {describe.doing(awaited[0], plural=len(awaited) > 1)}; "
+            f"{describe.names(still)} "
             f"{describe.verb(still, 'waits', 'wait')} for it in {describe.calls(still)}"
         )
     return f"not a hang: {describe.names(moving)} {describe.verb(moving, 'makes', 'make')} progress"

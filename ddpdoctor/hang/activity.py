@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from ddpdoctor.hang.snapshot import IO_BYTES, Frame, Origin, RankProcess, ThreadStack
+from ddpdoctor.hang.snapshot import Frame, Origin, RankProcess, ThreadStack
 
+LOADER_WAKES: Final = 2  # torch's queue polls every 5 s; a batch that comes wakes it more often
 _WRAPPERS: Final = frozenset({"wrapper", "_fn", "_call_impl", "_wrapped_call_impl", "inner"})
 _COLLECTIVE_FILES: Final = ("torch/distributed/", "torch/nn/parallel/distributed.py")
 _LOADER_FILE: Final = "torch/utils/data/dataloader.py"
@@ -68,17 +69,21 @@ def moves(rank: RankProcess) -> bool:
     """Whether a rank did something between the looks.
 
     Computing on a GPU and waiting for one both keep a CPU busy, so there the frames decide. A rank
-    that stands in a collective sleeps until it completes: that its main thread woke is enough.
+    that stands in a collective sleeps until it completes: that its main thread woke is enough. One
+    that waits for its loader looks up every five seconds, and more often only when batches come.
     """
     movement = rank.movement
+    activity = place_of(rank).activity
+    woke = movement.main_thread_woke or 0
     if movement.path_changed:
         return True
     if rank.on_gpu:
         return movement.stack_changed
-    if movement.is_busy or (movement.io_bytes or 0) >= IO_BYTES:
+    if activity is Activity.COLLECTIVE:
+        return movement.is_at_work or woke > 0
+    if movement.is_at_work or rank.helpers.is_at_work:
         return True
-    in_collective = place_of(rank).activity is Activity.COLLECTIVE
-    return in_collective and bool(movement.main_thread_woke)
+    return activity is Activity.LOADER and woke > LOADER_WAKES
 
 
 def _below_script(thread: ThreadStack) -> tuple[Frame, ...]:

@@ -37,13 +37,14 @@ def calls(ranks: Sequence[Seen]) -> str:
     return " or ".join(seen)
 
 
-def doing(seen: Seen) -> str:
-    """What a rank that waits for nobody does."""
+def doing(seen: Seen, *, plural: bool = False) -> str:
+    """What a rank that waits for nobody does; `plural` where it stands for several."""
     place = seen.place
+    be = "are" if plural else "is"
     if place.activity is Activity.LEAVING:
-        return f"takes its process group down or ends ({place.call or 'after the script'})"
+        return f"{be} taking the process group down or ending ({place.call or 'no script frame'})"
     said_by_line = place.frame is not None and place.call in (place.frame.text or "")
-    return f"is {'' if said_by_line else f'in {place.call} '}at {spot(place.frame)}"
+    return f"{be} {'' if said_by_line else f'in {place.call} '}at {spot(place.frame)}"
 
 
 def locations(ranks: Sequence[Seen]) -> tuple[Location, ...]:

@@ -1,6 +1,6 @@
 """Looking at the jobs of this host: who the ranks are, two or three looks at each, one snapshot.
 
-The second look comes after 0.3 s. A rank that stood still until then gets a third one later, since
+The second look comes after 0.3 s. A job that stood still until then gets a third one later, since
 an ordinary step may be longer than that.
 """
 
@@ -29,7 +29,7 @@ from ddpdoctor.hang.snapshot import (
 from ddpdoctor.hang.source import SourceReader
 
 SECOND_LOOK_S: Final = 0.3
-THIRD_LOOK_S: Final = 1.2
+WATCH_S: Final = 1.5
 _CALL_TIMEOUT_S: Final = 3.0  # of one py-spy; it takes 15 ms
 
 
@@ -39,11 +39,15 @@ class _Seen:
 
     at_s: float
     counters: Counters | None
+    helpers: dict[int, Counters]  # of child processes, by pid
     dump: Dump
 
 
 def take_snapshots(
-    pid: int | None = None, timeout_s: float = 10.0, processes: Processes | None = None
+    pid: int | None = None,
+    timeout_s: float = 10.0,
+    processes: Processes | None = None,
+    watch_s: float = WATCH_S,
 ) -> list[HangSnapshot]:
     """The jobs on this host, or the one of this process; not those that end meanwhile."""
     processes = processes or Processes()
@@ -51,7 +55,8 @@ def take_snapshots(
     looking = _Looking(processes, time.monotonic() + timeout_s)
     jobs = looking.first(jobs)
     looking.again(jobs, SECOND_LOOK_S)
-    looking.again([job for job in jobs if not looking.any_moved(job)], THIRD_LOOK_S)
+    if watch_s > SECOND_LOOK_S:
+        looking.again([job for job in jobs if not looking.any_moved(job)], watch_s)
     snapshots = [looking.snapshot(job) for job in jobs]
     return [snapshot for snapshot in snapshots if snapshot.ranks]
 
@@ -87,9 +92,20 @@ class _Looking:
 
     def _look(self, pids: list[int], *, with_rank: bool = False) -> None:
         counted = {pid: self._processes.counters(pid) for pid in pids}
+        helpers = self._helpers(set(pids))
         now = time.monotonic()
         for pid, dump in self._dump(pids, with_rank=with_rank).items():
-            self._looks.setdefault(pid, []).append(_Seen(now, counted[pid], dump))
+            seen = _Seen(now, counted[pid], helpers[pid], dump)
+            self._looks.setdefault(pid, []).append(seen)
+
+    def _helpers(self, ranks: set[int]) -> dict[int, dict[int, Counters]]:
+        found: dict[int, dict[int, Counters]] = {pid: {} for pid in ranks}
+        for pid, stat in self._processes.all().items() if ranks else ():
+            if stat.parent in ranks and pid not in ranks:
+                counters = self._processes.counters(pid)
+                if counters is not None:
+                    found[stat.parent][pid] = counters
+        return found
 
     def _dump(self, pids: list[int], *, with_rank: bool = False) -> dict[int, Dump]:
         if not pids:
@@ -125,6 +141,7 @@ class _Looking:
             tuple(self._source.annotate(thread) for thread in looks[-1].dump.threads),
             looks[-1].dump.refusal,
             _movement(looks),
+            _helped(looks),
             on_gpu=self._processes.on_gpu(member.pid),
         )
 
@@ -198,6 +215,16 @@ def _movement(looks: list[_Seen]) -> Movement:
         any(path != paths[0] for path in paths),
         any(stack != stacks[0] for stack in stacks),
     )
+
+
+def _helped(looks: list[_Seen]) -> Movement:
+    """What the children that lived through all looks did together; a new one did all it did."""
+    cpu_s, io_bytes = 0.0, 0
+    for pid, after in looks[-1].helpers.items():
+        before = looks[0].helpers.get(pid)
+        cpu_s += after.cpu_s - (before.cpu_s if before else 0.0)
+        io_bytes += (after.io_bytes or 0) - (before.io_bytes or 0 if before else 0)
+    return Movement(looks[-1].at_s - looks[0].at_s, cpu_s, io_bytes)
 
 
 def _difference(before: int | None, after: int | None) -> int | None:

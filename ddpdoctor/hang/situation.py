@@ -18,6 +18,7 @@ class Kind(Enum):
     DIFFERENT_CALLS = auto()  # all wait, at different places
     SAME_CALL = auto()  # all wait, at the same place
     NOBODY_WAITS = auto()
+    ENDING = auto()  # all are past their last line, and stand still there
     UNREADABLE = auto()
 
 
@@ -28,6 +29,12 @@ class Seen:
     process: RankProcess
     place: Place
     moves: bool
+
+    @property
+    def holds_gil(self) -> bool:
+        """Whether it stands still within native code that keeps Python's lock."""
+        holder = any(thread.owns_gil for thread in self.process.threads)
+        return holder and not is_waiting(self.place) and not self.process.on_gpu
 
     @property
     def number(self) -> int | None:
@@ -82,6 +89,7 @@ def _kind(
         (any(dead.failed for dead in snapshot.dead), Kind.RANK_DEAD),
         (any(each.process.is_stopped for each in seen), Kind.RANK_STOPPED),
         (any(each.moves for each in seen) or bool(snapshot.ended), Kind.MOVES),
+        (bool(seen) and all(each.place.activity is Activity.LEAVING for each in seen), Kind.ENDING),
         (bool(snapshot.dead), Kind.RANK_DEAD),  # ended well: matters if the others stand still
         (len(waiting) + len(elsewhere) < len(seen) or not seen, Kind.UNREADABLE),
         (not waiting, Kind.NOBODY_WAITS),

@@ -83,6 +83,11 @@ class Movement:
         return self.cpu_s / self.watched_s if self.watched_s else 0.0
 
     @property
+    def is_at_work(self) -> bool:
+        """Computes, reads or writes."""
+        return self.is_busy or (self.io_bytes or 0) >= IO_BYTES
+
+    @property
     def is_busy(self) -> bool:
         return self.cpu_share >= BUSY_SHARE and self.cpu_s >= BUSY_S
 
@@ -120,6 +125,7 @@ class RankProcess:
     threads: tuple[ThreadStack, ...] = ()
     refusal: str | None = None  # why the stacks could not be read
     movement: Movement = Movement()
+    helpers: Movement = Movement()  # of its child processes, added up
     workers: tuple[LoaderWorker, ...] = ()
     on_gpu: bool = False
     collectives: tuple[LastCollective, ...] = ()

@@ -57,5 +57,15 @@ def test_an_evaluation_through_the_ddp_model_is_told_to_use_the_module() -> None
     assert "model.module" in finding.fix
 
 
+def test_two_ranks_that_receive_from_each_other() -> None:
+    def receives(number: int, line: int):
+        return at(number, torch("distributed/distributed_c10d.py", "recv"), user(line))
+
+    _, finding = only_finding(snapshot(receives(0, 30), receives(1, 32)))
+
+    assert finding.culprits == ()
+    assert "batch_isend_irecv" in finding.fix
+
+
 def test_the_same_call_on_all_ranks_is_no_mismatch() -> None:
     assert codes(snapshot(*(at(r, *ALL_REDUCE, user(30)) for r in (0, 1)))) == ["DD908"]

@@ -65,13 +65,30 @@ def test_an_interpreter_that_is_ending_has_left() -> None:
     assert codes(snapshot(in_backward(0), left, in_backward(2))) == ["DD902"]
 
 
-def test_one_rank_in_the_loop_against_two_behind_it_is_only_possible() -> None:
+def test_one_rank_in_the_loop_against_two_behind_it_is_the_odd_one() -> None:
     left = [at(rank, *BARRIER, user(50)) for rank in (1, 2)]
 
     _, finding = only_finding(snapshot(in_backward(0), *left))
 
+    assert (finding.culprits, finding.victims) == ((0,), (1, 2))
     assert finding.confidence is Confidence.POSSIBLE
     assert "model.module" in finding.fix
+
+
+def test_of_two_ranks_the_one_that_evaluates_is_the_odd_one() -> None:
+    evaluates = at(0, *ALL_REDUCE, user(30, function="evaluate"), user(35, function="main"))
+    left = at(1, *BARRIER, user(50, function="main"))
+
+    code, finding = only_finding(snapshot(evaluates, left))
+
+    assert (code, finding.culprits) == ("DD902", (0,))
+    assert finding.confidence is Confidence.POSSIBLE
+
+
+def test_of_two_ranks_in_training_the_one_that_left_is_named() -> None:
+    _, finding = only_finding(snapshot(in_backward(0), at(1, *BARRIER, user(50))))
+
+    assert (finding.culprits, finding.confidence) == ((1,), Confidence.LIKELY)
 
 
 def test_another_line_of_the_same_loop_is_inside() -> None:

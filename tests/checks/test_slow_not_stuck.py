@@ -8,7 +8,17 @@ import pytest
 
 from ddpdoctor.findings import Severity
 from ddpdoctor.hang.snapshot import Movement
-from tests.hang_builders import BUSY, STILL, at, codes, in_backward, only_finding, snapshot, user
+from tests.hang_builders import (
+    BUSY,
+    NEXT_BATCH,
+    STILL,
+    at,
+    codes,
+    in_backward,
+    only_finding,
+    snapshot,
+    user,
+)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +69,27 @@ def test_a_poll_of_a_rank_outside_a_collective_is_no_progress() -> None:
     polls = at(0, user(25, "time.sleep(0.1)"), movement=replace(STILL, main_thread_woke=12))
 
     assert codes(snapshot(polls, in_backward(1))) == ["DD903"]
+
+
+@pytest.mark.parametrize(
+    ("movement", "helpers"),
+    [(STILL, BUSY), (replace(STILL, main_thread_woke=6), STILL)],
+    ids=["a worker computes", "batches come"],
+)
+def test_a_loader_that_delivers_is_progress(movement: Movement, helpers: Movement) -> None:
+    waits = at(1, *NEXT_BATCH, user(20), movement=movement, helpers=helpers)
+
+    assert codes(snapshot(in_backward(0), waits)) == ["DD906"]
+
+
+def test_the_poll_of_torchs_own_queue_is_no_progress() -> None:
+    waits = at(1, *NEXT_BATCH, user(20), movement=replace(STILL, main_thread_woke=1))
+
+    assert codes(snapshot(in_backward(0), waits)) == ["DD907"]
+
+
+def test_prefetching_workers_of_a_rank_in_a_collective_are_no_progress() -> None:
+    assert codes(snapshot(in_backward(0, helpers=BUSY), in_backward(1))) == ["DD908"]
 
 
 def test_a_cpu_that_spins_for_a_gpu_is_no_progress_but_a_changing_stack_is() -> None:
