@@ -27,7 +27,8 @@ from collections.abc import Iterator
 from ddpdoctor.checks import hang_check
 from ddpdoctor.findings import Confidence, Finding, Severity
 from ddpdoctor.hang import describe
-from ddpdoctor.hang.situation import Kind, Seen, behind, numbers, situation
+from ddpdoctor.hang.order import behind, crossed
+from ddpdoctor.hang.situation import Kind, Seen, numbers, situation
 from ddpdoctor.hang.snapshot import HangSnapshot
 
 
@@ -35,6 +36,8 @@ from ddpdoctor.hang.snapshot import HangSnapshot
 def collective_mismatch(snapshot: HangSnapshot) -> Iterator[Finding]:
     scene = situation(snapshot)
     if scene.kind is not Kind.DIFFERENT_CALLS or scene.leavers():
+        return
+    if crossed(snapshot):  # DD911 knows more
         return
     groups = _by_call(scene.waiting)
     late = tuple(seen for seen in scene.waiting if seen.number in behind(snapshot))

@@ -11,8 +11,8 @@ What to do
     a timeout, run it in a process of its own, or upgrade the library.
 
 When it is wrong
-    A long computation in C that keeps the GIL is busy and not reported here, but DD906. The owner is
-    read without stopping the process, so it may be a moment old.
+    A long computation in C that keeps the GIL is busy and reported as DD906 instead. The owner
+    is read without stopping the process, so it may be a moment old.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ from ddpdoctor.checks import NotEnoughData, hang_check
 from ddpdoctor.findings import Confidence, Finding, Severity
 from ddpdoctor.hang import describe
 from ddpdoctor.hang.activity import Activity
-from ddpdoctor.hang.situation import Kind, Seen, Situation, behind, numbers, situation
+from ddpdoctor.hang.order import behind
+from ddpdoctor.hang.situation import Kind, Seen, Situation, numbers, situation
 from ddpdoctor.hang.snapshot import HangSnapshot
 
 

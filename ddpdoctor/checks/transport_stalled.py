@@ -26,6 +26,7 @@ from ddpdoctor.checks import NotEnoughData, hang_check
 from ddpdoctor.findings import Confidence, Finding, Severity
 from ddpdoctor.hang import describe
 from ddpdoctor.hang.activity import Activity
+from ddpdoctor.hang.order import crossed
 from ddpdoctor.hang.situation import Kind, Seen, numbers, situation
 from ddpdoctor.hang.snapshot import HangSnapshot, LastCollective
 
@@ -33,7 +34,7 @@ from ddpdoctor.hang.snapshot import HangSnapshot, LastCollective
 @hang_check("DD908", "transport-stalled")
 def transport_stalled(snapshot: HangSnapshot) -> Iterator[Finding]:
     scene = situation(snapshot)
-    if scene.kind is not Kind.SAME_CALL:
+    if scene.kind is not Kind.SAME_CALL or crossed(snapshot):  # crossed groups are DD911
         return
     waiting = scene.waiting
     if snapshot.elsewhere:

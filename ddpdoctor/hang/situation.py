@@ -7,7 +7,7 @@ from enum import Enum, auto
 
 from ddpdoctor.hang.activity import Activity, Place, is_waiting, moves, place_of
 from ddpdoctor.hang.position import Position, position
-from ddpdoctor.hang.snapshot import HangSnapshot, LastCollective, RankProcess
+from ddpdoctor.hang.snapshot import HangSnapshot, RankProcess
 
 
 class Kind(Enum):
@@ -111,22 +111,3 @@ def _same_call(waiting: list[Seen]) -> bool:
 def numbers(ranks: tuple[Seen, ...]) -> tuple[int, ...]:
     """Their ranks, as far as known."""
     return tuple(sorted(each.number for each in ranks if each.number is not None))
-
-
-def behind(snapshot: HangSnapshot) -> dict[int, tuple[LastCollective, LastCollective]]:
-    """By the records: ranks that have not reached a collective in which others wait.
-
-    Maps the rank to its own last collective of that group and to the one it is missing.
-    """
-    newest: dict[str, LastCollective] = {}
-    for rank in snapshot.ranks:
-        for last in rank.collectives:
-            if last.pending and (last.group not in newest or last.seq > newest[last.group].seq):
-                newest[last.group] = last
-    late: dict[int, tuple[LastCollective, LastCollective]] = {}
-    for rank in snapshot.ranks:
-        for last in rank.collectives:
-            awaited = newest.get(last.group)
-            if rank.rank is not None and awaited is not None and last.seq < awaited.seq:
-                late[rank.rank] = (last, awaited)
-    return late

@@ -176,6 +176,31 @@ def test_all_in_the_same_call(start: Start) -> None:
     assert finding["confidence"] == "possible"
 
 
+def test_two_groups_that_are_used_in_opposite_order(start: Start) -> None:
+    job = start("hang_crossed_groups", 2, recorded=True)
+
+    code, finding = only_finding(report_on(job, 1))
+
+    assert (code, finding["culprits"], finding["confidence"]) == ("DD911", [0, 1], "certain")
+
+
+def test_native_code_that_keeps_the_gil(start: Start) -> None:
+    job = start("hang_gil_held", 2)
+
+    code, finding = only_finding(report_on(job, 1))
+
+    assert (code, finding["culprits"], finding["victims"]) == ("DD909", [1], [0])
+
+
+def test_a_thread_that_keeps_a_rank_from_ending(start: Start) -> None:
+    job = start("hang_at_exit", 2)
+
+    code, finding = only_finding(report_on(job, 1))
+
+    assert (code, finding["culprits"]) == ("DD912", [0])
+    assert finding["where"][0]["function"] == "upload"
+
+
 def test_a_barrier_that_only_one_rank_makes(start: Start) -> None:
     job = start("hang_mismatch", 3)
 
