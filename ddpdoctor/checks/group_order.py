@@ -1,20 +1,20 @@
 """DD911 group-order: two ranks use two process groups in opposite order.
 
 What it measures
-    For recorded ranks, the newest collective of each group: one rank waits in a group that the other
-    has not come to, and the other waits in a group that the first has not come to.
+    For recorded ranks, the newest collective of each group: one rank waits in a group that the
+    other has not come to, and the other waits in a group that the first has not come to.
 
 Why it matters
-    Each waits for the other, for ever, while both are in a collective and every call by itself looks
-    right.
+    Each waits for the other, for ever, while both are in a collective and every call by itself
+    looks right.
 
 What to do
     Use the groups in the same order on all ranks. Make groups by `new_group` on all ranks in the
     same order, too, and by members and others alike.
 
 When it is wrong
-    Groups are known by the name that torch gives them. If the ranks made them in different order, the
-    same name may mean different groups; that is this fault as well, one step earlier.
+    Groups are known by the name that torch gives them. If the ranks made them in different order,
+    the same name may mean different groups; that is this fault as well, one step earlier.
 """
 
 from __future__ import annotations

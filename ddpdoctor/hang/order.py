@@ -29,7 +29,7 @@ def crossed(snapshot: HangSnapshot) -> tuple[tuple[Behind, Behind], ...]:
     return tuple(
         (each, found[waiting, rank])
         for (rank, waiting), each in sorted(found.items())
-        if rank < waiting and (waiting, rank) in found
+        if waiting < rank and (waiting, rank) in found
     )
 
 
