@@ -180,7 +180,7 @@ def test_a_newer_schema_says_to_upgrade(tmp_path: Path) -> None:
     raw[8:12] = (events.SCHEMA_VERSION + 1).to_bytes(4, "little")
     path.write_bytes(raw)
 
-    with pytest.raises(BadTraceFile, match="newer ddpdoctor .* upgrade"):
+    with pytest.raises(BadTraceFile, match=r"newer ddpdoctor .* upgrade"):
         read_rank(path)
 
 
@@ -216,10 +216,9 @@ def test_any_changed_byte_is_read_or_refused(
 
     try:
         _, trace = read_rank(path)
-    except BadTraceFile as error:
-        assert error.path == str(path)
-    else:
-        assert len(trace.detail) <= 5
+    except BadTraceFile:
+        return
+    assert len(trace.detail) <= 5
 
 
 def test_a_missing_rank_is_said(tmp_path: Path) -> None:
