@@ -18,7 +18,7 @@ _LEAVING: Final = frozenset(
     {"destroy_process_group", "_shutdown", "_run_finalizers", "_exit_function"}
 )
 _WORK_WAIT: Final = re.compile(r"\.wait\(")  # a method in C++ leaves no frame of its own
-_STORE_CALL: Final = re.compile(r"store\w*(\(\))?\.(get|wait|add|set|check)\(", re.IGNORECASE)
+_STORE_CALL: Final = re.compile(r"\.(get|wait|add|set|check|multi_get)\(")  # on a socket
 _DEVICE_CALL: Final = re.compile(r"\.(item|cpu|tolist|numpy|synchronize)\(")
 
 
@@ -115,7 +115,7 @@ def _activity(below: tuple[Frame, ...], thread: ThreadStack, rank: RankProcess) 
 def _by_text(below: tuple[Frame, ...], thread: ThreadStack, rank: RankProcess) -> Activity:
     """Calls into C++ have no frame: the line's own text must tell."""
     text = thread.frames[0].text or "" if not below else ""
-    if _STORE_CALL.search(text):
+    if _STORE_CALL.search(text) and "poll" in rank.wchan:
         return Activity.STORE
     if _WORK_WAIT.search(text) and "futex" in rank.wchan:
         return Activity.COLLECTIVE
