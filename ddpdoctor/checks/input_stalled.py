@@ -9,7 +9,7 @@ Why it matters
     cause is in a third place: the worker.
 
 What to do
-    Look at the worker's line: a file system that does not answer, a lock or a database handle
+    A worker that hangs in fork needs another start method. Else look at its line: a file system that does not answer, a lock or a database handle
     copied by fork (open it in the worker), a download without a timeout. `num_workers=0` shows
     the error in the training process itself.
 
@@ -69,7 +69,8 @@ def _stalled(scene: Situation) -> tuple[Seen, ...]:
 def _guilty(seen: Seen) -> LoaderWorker | None:
     """The worker that is dead, stopped or within the dataset; the others wait for an index."""
     for worker in seen.process.workers:
-        if worker.state in ("Z", "T", "t") or _script_frame(worker) is not None:
+        in_dataset = _script_frame(worker) is not None
+        if worker.state in ("Z", "T", "t") or worker.is_in_fork or in_dataset:
             return worker
     return None
 
@@ -96,6 +97,8 @@ def _message(
     message = who + stalled[0].place.text
     if worker is not None:
         state = {"Z": " is dead", "T": " is stopped", "t": " is stopped"}.get(worker.state, "")
+        if worker.is_in_fork:
+            state = " hangs in fork, since a thread held a lock when it was forked"
         message += f": DataLoader worker pid {worker.pid}{state}"
     if frame is not None:
         message += f"{'' if worker else ':'} stands at {describe.spot(frame)}"
@@ -108,7 +111,8 @@ def _message(
 
 def _worker_evidence(worker: LoaderWorker) -> Evidence:
     frame = _script_frame(worker)
-    doing = describe.spot(frame) if frame else "waits for its next index"
+    idle = "has not come out of fork" if worker.is_in_fork else "waits for its next index"
+    doing = describe.spot(frame) if frame else idle
     return Evidence(f"worker pid {worker.pid}", f"state {worker.state}, {doing}")
 
 
@@ -121,6 +125,12 @@ def _where(stalled: tuple[Seen, ...], frame: Frame | None) -> tuple[Location, ..
 
 
 def _fix(worker: LoaderWorker | None, frame: Frame | None) -> str:
+    if worker is not None and worker.is_in_fork:
+        return (
+            "Do not fork a process that has threads: `DataLoader(..., "
+            'multiprocessing_context="forkserver")`, and persistent_workers=True so that workers '
+            "are started once."
+        )
     if worker is not None and worker.state == "Z":
         return (
             "A worker died: mostly memory or /dev/shm (`df -h /dev/shm`; docker run "

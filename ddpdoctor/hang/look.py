@@ -241,8 +241,13 @@ def _path(dump: Dump, *, whole: bool) -> list[tuple[str, str, int]]:
 
 
 def _worker_stack(dump: Dump | None) -> ThreadStack | None:
-    """The main thread of a DataLoader worker, down to torch's loop; None for other children."""
+    """The main thread of a DataLoader worker, down to torch's loop; None for other children.
+
+    One that hangs in `fork` has not come to that loop, and shows the stack of the rank.
+    """
     for thread in dump.threads if dump else ():
+        if thread.frames and thread.frames[0].file.endswith("multiprocessing/popen_fork.py"):
+            return replace(thread, frames=thread.frames[:1])
         for index, frame in enumerate(thread.frames):
             if frame.function == "_worker_loop":
                 return replace(thread, frames=thread.frames[: index + 1])

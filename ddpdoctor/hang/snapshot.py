@@ -112,6 +112,12 @@ class LoaderWorker:
     state: str
     stack: ThreadStack | None = None
 
+    @property
+    def is_in_fork(self) -> bool:
+        """Whether it never came out of `fork`: a thread of the rank held a lock at that moment."""
+        frame = self.stack.frames[0] if self.stack and self.stack.frames else None
+        return frame is not None and frame.file.endswith("multiprocessing/popen_fork.py")
+
 
 @dataclass(frozen=True)
 class RankProcess:

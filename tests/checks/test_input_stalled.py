@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddpdoctor.findings import Confidence
-from ddpdoctor.hang.snapshot import Frame, LoaderWorker, Origin
+from ddpdoctor.hang.snapshot import Frame, LoaderWorker, Origin, ThreadStack
 from tests.hang_builders import (
     NEXT_BATCH,
     at,
@@ -49,6 +49,18 @@ def test_a_dead_worker() -> None:
 
     assert "is dead" in finding.message
     assert "/dev/shm" in finding.fix
+
+
+def test_a_worker_that_never_came_out_of_fork() -> None:
+    fork = Frame("/usr/lib/python3.11/multiprocessing/popen_fork.py", 66, "_launch", Origin.PYTHON)
+    stuck = LoaderWorker(2002, "S", ThreadStack(2002, "MainThread", (fork,)))
+    waits = at(1, *NEXT_BATCH, LOOP_LINE, workers=(IDLE, stuck))
+
+    _, finding = only_finding(snapshot(in_backward(0), waits))
+
+    assert "worker pid 2002 hangs in fork" in finding.message
+    assert finding.confidence is Confidence.LIKELY
+    assert "forkserver" in finding.fix
 
 
 def test_a_dataset_that_is_read_by_the_rank_itself() -> None:
