@@ -1,0 +1,182 @@
+"""Time per rank, step and phase as one array: what the overview and the step ruler show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from ddpdoctor.analysis.model import Analysis
+from ddpdoctor.events import Phase
+from ddpdoctor.tables import STEP_PHASES
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+OWN_PHASES = (
+    Phase.INPUT, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.BETWEEN,
+)  # fmt: skip
+UNSPLIT_PHASES = (
+    Phase.INPUT, Phase.FORWARD, Phase.BACKWARD, Phase.BLOCKED, Phase.OPTIMIZER, Phase.BETWEEN,
+)  # fmt: skip
+_NS_PER_MS = 1e6
+
+
+@dataclass(frozen=True)
+class StepGrid:
+    """Milliseconds, NaN where a rank did not record a step.
+
+    Columns are synchronised steps, by which ranks are aligned. `phases` holds WAIT and TRANSFER,
+    or BLOCKED in their place where the ranks' clocks cannot be compared.
+    """
+
+    ranks: Ints
+    syncs: Ints
+    phases: tuple[Phase, ...]
+    phase_ms: Floats  # (phase, rank, step)
+    begin_ms: Floats  # (rank, step), from the run's first moment
+    end_ms: Floats
+
+    def of_phase(self, phase: Phase) -> Floats:
+        """(rank, step)."""
+        spent: Floats = self.phase_ms[self.phases.index(phase)]
+        return spent
+
+    @cached_property
+    def own_excess_ms(self) -> Floats:
+        """A rank's own time, waiting and transfer left out, over the median rank of that step."""
+        return _over_median(sum_of(self, OWN_PHASES))
+
+    @cached_property
+    def cause(self) -> Ints:
+        """The phase that exceeds its median most, per rank and step."""
+        excess = np.stack([_over_median(self.of_phase(phase)) for phase in OWN_PHASES])
+        largest = np.argmax(np.nan_to_num(excess, nan=-np.inf), axis=0)
+        return np.array(OWN_PHASES, np.int64)[largest]
+
+    @cached_property
+    def step_ms(self) -> Floats:
+        return np.asarray(self.end_ms - self.begin_ms)
+
+
+def build_grid(analysis: Analysis, origin_ns: int) -> StepGrid:
+    """All steps that were recorded in detail, warm-up included."""
+    steps = analysis.tables.steps
+    ranks, row = np.unique(steps["rank"].to_numpy(np.int64), return_inverse=True)
+    syncs, column = np.unique(steps["sync"].to_numpy(np.int64), return_inverse=True)
+
+    def spread(values: npt.NDArray[np.generic]) -> Floats:
+        cells = np.full((len(ranks), len(syncs)), np.nan)
+        cells[row, column] = values
+        return cells
+
+    def phase(which: Phase) -> Floats:
+        parts = (Phase.WAIT, Phase.TRANSFER) if which is Phase.BLOCKED else (which,)
+        spent = sum(steps[f"{part.label}_ns"].to_numpy(np.float64) for part in parts)
+        return spread(np.asarray(spent) / _NS_PER_MS)
+
+    phases = STEP_PHASES if analysis.tables.clock.comparable else UNSPLIT_PHASES
+    return StepGrid(
+        ranks,
+        syncs,
+        phases,
+        np.stack([phase(which) for which in phases]),
+        spread((steps["begin_ns"].to_numpy(np.int64) - origin_ns) / _NS_PER_MS),
+        spread((steps["end_ns"].to_numpy(np.int64) - origin_ns) / _NS_PER_MS),
+    )
+
+
+def sum_of(grid: StepGrid, phases: Sequence[Phase]) -> Floats:
+    """Milliseconds in several phases together, (rank, step)."""
+    total: Floats = np.sum([grid.of_phase(phase) for phase in phases], axis=0)
+    return total
+
+
+def _over_median(cells: Floats) -> Floats:
+    if not cells.size:
+        return cells
+    known = np.isfinite(cells)
+    median = np.nanmedian(np.where(known.any(axis=0), cells, 0.0), axis=0)
+    return np.asarray(cells - median)
+
+
+@dataclass(frozen=True)
+class StepMap:
+    """A grid of cells for a picture: neighbouring steps are pooled, the worst of them shown."""
+
+    ranks: Ints
+    first_sync: Ints
+    last_sync: Ints
+    excess_ms: Floats  # (rank, column)
+    begin_ms: Floats
+    end_ms: Floats
+    cause: Ints
+
+
+def pooled(grid: StepGrid, most_columns: int) -> StepMap:
+    """At most so many columns. The mean would hide the one bad step, so the largest stays."""
+    count = len(grid.syncs)
+    size = max(1, -(-count // most_columns))
+    starts = np.arange(0, count, size)
+    stops = np.minimum(starts + size, count)
+    excess = np.nan_to_num(grid.own_excess_ms, nan=-np.inf)
+    chosen = [start + np.argmax(excess[:, start:stop], axis=1) for start, stop in zip(starts, stops, strict=True)]
+    pick = np.array(chosen, np.int64).reshape(len(starts), len(grid.ranks)).T
+    rows = np.arange(len(grid.ranks))[:, None]
+    return StepMap(
+        grid.ranks,
+        grid.syncs[starts],
+        grid.syncs[stops - 1],
+        grid.own_excess_ms[rows, pick],
+        grid.begin_ms[:, starts],
+        grid.end_ms[:, stops - 1],
+        grid.cause[rows, pick],
+    )
+
+
+@dataclass(frozen=True)
+class StepSeries:
+    """The steps of the job, means over its ranks."""
+
+    sync: Ints
+    begin_ms: Floats  # of the first rank to begin it
+    end_ms: Floats  # of the last rank to end it
+    step_ms: Floats
+    phases: tuple[Phase, ...]
+    phase_ms: Floats  # (phase, step)
+
+
+def step_series(grid: StepGrid) -> StepSeries:
+    known = np.isfinite(grid.step_ms)
+    ranks = np.maximum(known.sum(axis=0), 1)
+    return StepSeries(
+        grid.syncs,
+        np.min(np.where(known, grid.begin_ms, np.inf), axis=0, initial=np.inf),
+        np.max(np.where(known, grid.end_ms, -np.inf), axis=0, initial=-np.inf),
+        np.nansum(grid.step_ms, axis=0) / ranks,
+        grid.phases,
+        np.nansum(grid.phase_ms, axis=1) / ranks,
+    )
+
+
+def place_of(
+    grid: StepGrid, ranks: Sequence[int], ranges: Sequence[tuple[int, int]]
+) -> int | None:
+    """The step in which these ranks exceeded the median rank most; None without any step.
+
+    Where no rank is to blame, it is the middle one of the steps.
+    """
+    inside = np.zeros(len(grid.syncs), np.bool_)
+    for first, last in ranges:
+        inside |= (grid.syncs >= first) & (grid.syncs <= last)
+    columns = np.flatnonzero(inside)
+    if not len(columns):
+        return None
+    rows = np.flatnonzero(np.isin(grid.ranks, np.asarray(ranks, np.int64)))
+    if not len(rows):
+        return int(grid.syncs[columns[len(columns) // 2]])
+    excess = np.nan_to_num(grid.own_excess_ms[np.ix_(rows, columns)], nan=-np.inf).max(axis=0)
+    return int(grid.syncs[columns[int(np.argmax(excess))]])
