@@ -34,6 +34,7 @@ def __getattr__(name: str) -> Any:
         if error.name != "torch":
             raise
         raise TorchMissing(
-            "recording needs torch, which is not installed in this environment: install the torch build "
+            "recording needs torch, which is not installed in this environment: install the "
+            "torch build "
             "that your training uses, or `pip install ddpdoctor[torch]` for a fresh one"
         ) from error

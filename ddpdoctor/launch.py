@@ -42,7 +42,7 @@ def run_recorded(torchrun_arguments: Sequence[str]) -> tuple[int, Path]:
 
 
 def _new_run_id() -> str:
-    now = datetime.datetime.now(tz=datetime.timezone.utc)
+    now = datetime.datetime.now(tz=datetime.UTC)
     return f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 

@@ -60,7 +60,7 @@ class Collectives:
     def store_steps(self, rank: int, steps: Ints) -> None:
         self.step[self.rank == rank] = steps
 
-    def columns(self) -> dict[str, npt.NDArray[np.generic]]:
+    def columns(self) -> dict[str, Ints]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
@@ -158,9 +158,7 @@ def _durations(columns: dict[str, Ints]) -> dict[str, Ints]:
     queue = np.zeros(len(arrival), np.int64)
     for rank in np.unique(columns["rank"]):
         for group in np.unique(columns["group"]):
-            own = np.flatnonzero(
-                (columns["rank"] == rank) & (columns["group"] == group) & known
-            )
+            own = np.flatnonzero((columns["rank"] == rank) & (columns["group"] == group) & known)
             own = own[np.argsort(columns["seq"][own], kind="stable")]
             queue[own] = np.maximum(0, _second_largest_before(completion[own]) - last[own])
     transfer = np.where(known, np.maximum(0, completion - last - queue), UNKNOWN)

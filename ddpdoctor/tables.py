@@ -7,7 +7,9 @@ TRANSFER are already told apart in them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -121,7 +123,7 @@ def build_tables(run: Run) -> Tables:
     )
 
 
-def _frame(row: type, columns: dict[str, npt.NDArray[np.generic]]) -> pd.DataFrame:
+def _frame(row: type, columns: Mapping[str, npt.NDArray[Any]]) -> pd.DataFrame:
     """A frame with exactly the columns of the row class, in their order."""
     names = [field.name for field in fields(row)]
     if set(names) != set(columns):
@@ -146,8 +148,8 @@ class _Timeline:
         self._times = np.unique(
             np.concatenate(
                 [
-                    *(edges for spans in self._spans.by_depth for edges in (spans.begin, spans.end)),
-                    blocked.begin, blocked.split, blocked.end,
+                    *(edges for spans in self._spans.by_depth for edges in (spans.begin,
+                    spans.end)), blocked.begin, blocked.split, blocked.end,
                     self._step_begin, self._step_end, *transfers,
                 ]
             )
@@ -201,7 +203,7 @@ class _Timeline:
         spent = _sum_by(key, duration, steps * len(Phase)).reshape(steps, len(Phase))
         local = ~np.isin(self._phase[inside], (Phase.WAIT, Phase.TRANSFER))
         hidden = duration * (self._outstanding[inside] & local)
-        columns: dict[str, npt.NDArray[np.generic]] = {
+        columns: dict[str, Ints] = {
             "rank": np.full(steps, self._rank),
             "step": self._step_number,
             "sync": self._step_sync,
@@ -241,7 +243,9 @@ class _Spans:
     def of(cls, detail: Records, offset_ns: int, own: Collectives) -> _Spans:
         records = detail[detail["kind"] == Kind.SPAN]
         begin = records["begin_ns"] + offset_ns
-        latest = max([begin.max(initial=0), own.latest_ns, records["end_ns"].max(initial=0) + offset_ns])
+        latest = max(
+            [begin.max(initial=0), own.latest_ns, records["end_ns"].max(initial=0) + offset_ns]
+        )
         end = np.where(records["end_ns"] > 0, records["end_ns"] + offset_ns, latest)
         phase = records["code"].astype(np.int64)
         phase[(records["flags"] & Flag.NO_GRAD) > 0] = Phase.BETWEEN

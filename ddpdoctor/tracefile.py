@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -144,7 +145,8 @@ def newest_run() -> Path:
     runs = list_runs()
     if not runs:
         raise NotARun(
-            f"no recorded run in {runs_folder().absolute()}: put `model = ddpdoctor.wrap(model)` into the "
+            f"no recorded run in {runs_folder().absolute()}: put `model = "
+            f"ddpdoctor.wrap(model)` into the "
             "training script, or start it by `ddpdoctor run`; or name a run folder"
         )
     return runs[-1]
@@ -207,11 +209,11 @@ def read_rank(path: Path) -> tuple[Header, RankTrace]:
     try:
         with path.open("rb") as file:
             fd = file.fileno()
-            size = os.fstat(fd).st_size
             header = _read_header(path, fd)
-            detail = _read_records(path, fd, size, header.detail, DETAIL_DTYPE, "commit")
-            ring = _read_records(path, fd, size, header.ring, DETAIL_DTYPE, None)
-            steps = _read_records(path, fd, size, header.steps, STEP_DTYPE, None)
+            read = partial(_read_records, path, fd, header.closed)
+            detail = read(header.detail, DETAIL_DTYPE)
+            ring = read(header.ring, DETAIL_DTYPE)
+            steps = read(header.steps, STEP_DTYPE)
     except OSError as error:
         raise BadTraceFile(path, f"cannot be read ({error.strerror})") from error
     facts = _read_facts(path.with_suffix(".facts.jsonl"))
@@ -262,27 +264,28 @@ def _read_header(path: Path, fd: int) -> Header:
 
 
 def _read_records(
-    path: Path,
-    fd: int,
-    size: int,
-    region: Region,
-    dtype: np.dtype[np.void],
-    stop_field: str | None,
+    path: Path, fd: int, closed: bool, region: Region, dtype: np.dtype[np.void]
 ) -> Records:
-    """Read a region. With `stop_field`, end at the first block in which that field is all 0."""
+    """Read a region up to its first block of zeros: records are added from its beginning on.
+
+    A file that is still open grows piece by piece, so its last region may end beyond the file.
+    """
+    size = os.fstat(fd).st_size
     length = region.records * dtype.itemsize
     if region.offset < 0 or not 0 <= length <= MAX_REGION_BYTES:
         raise BadTraceFile(path, f"its header claims an impossible region at {region.offset}")
-    end = min(region.offset + length, size)
+    end = region.offset + length
+    if end > size and (closed or region.offset >= size):
+        raise BadTraceFile(
+            path, f"is truncated: it has {size} bytes, and its records go up to byte {end}"
+        )
     blocks: list[Records] = []
+    end = min(end, size)
     for offset in range(region.offset, end, READ_BYTES):
         raw = os.pread(fd, min(READ_BYTES, end - offset), offset)
-        block: Records = np.frombuffer(raw[: len(raw) // dtype.itemsize * dtype.itemsize], dtype)
-        if not any(raw) or (stop_field is not None and not block[stop_field].any()):
+        if not any(raw):
             break
-        blocks.append(block)
-    if region.offset + length > size and not blocks and region.records:
-        raise BadTraceFile(path, f"is truncated: {size} bytes, its records begin at {region.offset}")
+        blocks.append(np.frombuffer(raw[: len(raw) // dtype.itemsize * dtype.itemsize], dtype))
     return np.concatenate(blocks) if blocks else np.empty(0, dtype)
 
 

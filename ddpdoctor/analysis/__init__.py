@@ -55,9 +55,7 @@ def _counted_steps(steps: pd.DataFrame) -> StepRange:
         return StepRange(0, 0, 0, -1)
     warmup = min(WARMUP_MOST, max(WARMUP_LEAST, int(len(common) * WARMUP_SHARE)))
     warmup = min(warmup, len(common) - 1)
-    return StepRange(
-        warmup, len(common) - warmup, int(common[warmup]), int(common[-1])
-    )
+    return StepRange(warmup, len(common) - warmup, int(common[warmup]), int(common[-1]))
 
 
 def _within(steps: pd.DataFrame, counted: StepRange) -> pd.DataFrame:
@@ -85,5 +83,7 @@ def _phase_times(steps: pd.DataFrame, tables: Tables) -> PhaseTimes:
 
 
 def _recorder_cost(ranks: tuple[RankTrace, ...]) -> float | None:
-    costs = [trace.cost.hooks_ns / trace.cost.steps for trace in ranks if trace.cost and trace.cost.steps]
+    costs = [
+        trace.cost.hooks_ns / trace.cost.steps for trace in ranks if trace.cost and trace.cost.steps
+    ]
     return sum(costs) / len(costs) / _NS_PER_MS if costs else None

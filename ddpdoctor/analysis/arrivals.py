@@ -65,9 +65,7 @@ def _deciding_collectives(tables: Tables, steps: StepRange) -> _Deciding:
     order = reference.sort_values(["caused_ns", "arrival_ns"], ascending=[False, True])
     chosen = order.drop_duplicates("step_sync").sort_values("step_sync")
     wanted = pd.MultiIndex.from_frame(chosen[["group", "seq"]])
-    arrival = {
-        int(rank): _arrivals_of(table[table["rank"] == rank], wanted) for rank in ranks
-    }
+    arrival = {int(rank): _arrivals_of(table[table["rank"] == rank], wanted) for rank in ranks}
     return _Deciding(
         chosen["step_sync"].to_numpy(np.int64),
         chosen["last_rank"].to_numpy(np.int64),

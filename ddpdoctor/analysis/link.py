@@ -51,7 +51,11 @@ def _all_reduces(table: pd.DataFrame, tables: Tables, steps: StepRange) -> pd.Da
     reduces = table[table["op"] == Op.ALL_REDUCE]
     whole = (
         reduces.groupby(["group", "seq"])
-        .agg(begin=("last_arrival_ns", "first"), end=("completion_ns", "max"), nbytes=("nbytes", "first"))
+        .agg(
+            begin=("last_arrival_ns", "first"),
+            end=("completion_ns", "max"),
+            nbytes=("nbytes", "first"),
+        )
         .reset_index()
     )
     own = reduces[(reduces["rank"] == first) & (reduces["step"] >= 0)]

@@ -75,7 +75,9 @@ class Registry(Generic[Subject]):
             module = sys.modules[function.__module__]
             explanation = (module.__doc__ or "").strip()
             if not explanation.startswith(f"{code} {name}: "):
-                raise TypeError(f"{module.__name__}: its docstring must open with '{code} {name}: '")
+                raise TypeError(
+                    f"{module.__name__}: its docstring must open with '{code} {name}: '"
+                )
             if code in self._checks and self._checks[code].function.__module__ != module.__name__:
                 raise TypeError(f"{module.__name__}: code {code} is taken")
             self._checks[code] = Check(code, name, explanation, function)

@@ -54,13 +54,17 @@ class KernelRegistration:
 
     def __init__(self, make_kernel: Callable[[CollectiveOp, Kernel], Kernel]) -> None:
         after = _C._dispatch_keyset_full_after(_C.DispatchKey.BackendSelect)
-        self._library = torch.library.Library("c10d", "IMPL")
+        self._library = torch.library.Library(  # type: ignore[no-untyped-call]
+            "c10d", "IMPL"
+        )
         for op in collective_ops():
             kernel = _with_remaining_keys(make_kernel(op, op.overload.redispatch), after)
-            self._library.impl(op.name, without_dynamo(kernel), "BackendSelect", with_keyset=True)
+            self._library.impl(  # type: ignore[no-untyped-call]
+                op.name, without_dynamo(kernel), "BackendSelect", with_keyset=True
+            )
 
     def remove(self) -> None:
-        self._library._destroy()
+        self._library._destroy()  # type: ignore[no-untyped-call]
 
 
 def _with_remaining_keys(kernel: Kernel, after: Any) -> Kernel:
@@ -72,7 +76,7 @@ def _with_remaining_keys(kernel: Kernel, after: Any) -> Kernel:
 
 def unbox_group(boxed: Any) -> dist.ProcessGroup:
     """The process group in an argument of a c10d operation."""
-    return _c10d.ProcessGroup.unbox(boxed)  # type: ignore[attr-defined,no-any-return]
+    return _c10d.ProcessGroup.unbox(boxed)
 
 
 def when_complete(result: Any, callback: Callable[[Any], None]) -> bool:
@@ -80,7 +84,7 @@ def when_complete(result: Any, callback: Callable[[Any], None]) -> bool:
     boxed = result[-1] if isinstance(result, tuple) else result
     if boxed is None:
         return False
-    work = _c10d.Work.unbox(boxed)  # type: ignore[attr-defined]
+    work = _c10d.Work.unbox(boxed)
     work.get_future().add_done_callback(callback)
     return True
 
@@ -92,7 +96,8 @@ def group_key(group: dist.ProcessGroup) -> str:
 
 def sequence_number(group: dist.ProcessGroup) -> int:
     """How many collectives the group has seen; the flight recorder counts the same."""
-    return int(group._get_sequence_number_for_group())
+    counted: Any = group
+    return int(counted._get_sequence_number_for_group())
 
 
 def is_engine_frame(name: str) -> bool:
@@ -102,7 +107,7 @@ def is_engine_frame(name: str) -> bool:
 
 def after_backward(callback: Callable[[], None]) -> None:
     """Call back at the end of the running backward; from within a callback: after the others."""
-    torch.autograd.Variable._execution_engine.queue_callback(callback)  # type: ignore[attr-defined]
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
 def bucket_bytes(model: Any) -> tuple[int, ...]:
@@ -116,7 +121,7 @@ def default_group() -> dist.ProcessGroup:
     return distributed_c10d._get_default_group()
 
 
-def default_store() -> dist.Store:
+def default_store() -> _c10d.Store:
     return distributed_c10d._get_default_store()
 
 
@@ -147,4 +152,5 @@ POST_FORWARD = "_post_forward"
 
 def without_dynamo(function: Kernel) -> Kernel:
     """Keep the compiler from tracing into one of our hooks."""
-    return torch._disable_dynamo(function)  # type: ignore[no-any-return]
+    kept_out: Kernel = torch._disable_dynamo(function)  # type: ignore[attr-defined]
+    return kept_out

@@ -17,7 +17,10 @@ _OWN_FOLDER: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARY_FOLDERS: Final = tuple(
     {
         os.path.realpath(folder) + os.sep
-        for folder in (*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")), _OWN_FOLDER)
+        for folder in (
+            *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
+            _OWN_FOLDER,
+        )
         if folder
     }
 )

@@ -1,7 +1,8 @@
 """Every collective of the process, from Python and from C++, with arrival and completion.
 
 A kernel stands in front of each `c10d` operation: stamp, call the backend's kernel outside every
-`try` and exactly once, stamp again. The completion comes from the Work's future, on a thread of the backend.
+`try` and exactly once, stamp again. The completion comes from the Work's future, on a thread of
+the backend.
 """
 
 from __future__ import annotations
@@ -133,7 +134,9 @@ class Collectives:
         while self._pending and time.monotonic() < deadline:
             time.sleep(0.001)
 
-    def _kernel(self, operation: private.CollectiveOp, redispatch: private.Kernel) -> private.Kernel:
+    def _kernel(
+        self, operation: private.CollectiveOp, redispatch: private.Kernel
+    ) -> private.Kernel:
         signature = _Signature.of(operation)
         guard, before, after = self._guard, self._before, self._after
 
@@ -258,5 +261,3 @@ def _tensors(argument: Any) -> list[torch.Tensor]:
     for item in argument:
         found += _tensors(item)
     return found
-
-

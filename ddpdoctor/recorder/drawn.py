@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from ddpdoctor.events import DrawnIndices
+from ddpdoctor.sketch import index_hashes
 
 KEPT: Final = 2048  # indices kept an epoch before the sampled share is halved
 FINGERPRINTS_A_BATCH: Final = 8  # delivered samples looked into per batch
@@ -63,14 +64,6 @@ class DrawnSample:
             tuple(self._kept),
             tuple(self._kept.values()),
         )
-
-
-def index_hashes(indices: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """The finaliser of splitmix64 (Steele et al. 2014), the same on every rank and machine."""
-    mixed = indices.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
 
 
 def as_indices(drawn: Any) -> npt.NDArray[np.int64] | None:

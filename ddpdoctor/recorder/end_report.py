@@ -45,6 +45,8 @@ def _all_closed(folder: Path) -> bool:
         headers = [read_header(path) for path in folder.glob("rank*.ddt")]
     except (BadTraceFile, OSError):
         return False
-    return bool(headers) and len(headers) == headers[0].run.world_size and all(
-        header.closed for header in headers
+    return (
+        bool(headers)
+        and len(headers) == headers[0].run.world_size
+        and all(header.closed for header in headers)
     )

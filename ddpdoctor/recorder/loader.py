@@ -1,4 +1,4 @@
-"""Input wait, and the samples that the training's loaders deliver. Nothing is drawn or reordered."""
+"""Input wait, and which samples the training's loaders deliver. Nothing is drawn by us."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ class LoaderHooks:
         self._facts = facts
         self._sites = sites
         self._guard = guard
-        self._loaders: weakref.WeakKeyDictionary[DataLoader[Any], int] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._loaders: weakref.WeakKeyDictionary[DataLoader[Any], int] = weakref.WeakKeyDictionary()
         self._epochs_begun: dict[int, int] = {}
         self._epochs: weakref.WeakKeyDictionary[Any, _Epoch] = weakref.WeakKeyDictionary()
         self._current: dict[int, _Epoch] = {}  # by loader; an exhausted iterator is soon freed

@@ -159,7 +159,7 @@ class Phases:
 
     def _blocked_before(self, end_ns: int) -> list[tuple[Phase, int]]:
         """Time of completed blocking calls up to `end_ns`, overlaps counted once."""
-        found = []
+        found: list[tuple[Phase, int]] = []
         covered_ns = 0
         for call in [call for call in self._blocking if call.begin_ns < end_ns]:
             if call.phase is not Phase.BLOCKED and call.end_ns:

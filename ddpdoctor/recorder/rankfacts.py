@@ -39,7 +39,7 @@ def rank_info(rank: int, world_size: int) -> RankInfo:
         host=socket.gethostname(),
         pid=os.getpid(),
         backend=str(dist.get_backend()),
-        device="cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu",
+        device="cuda" if torch.cuda.is_available() else "cpu",
         clock_id=clock_id(),
         wall_minus_monotonic_ns=time.time_ns() - time.monotonic_ns(),
         began_ns=time.monotonic_ns(),

@@ -1,7 +1,7 @@
 """A thread that looks at the training thread now and then: which line, in which phase.
 
-The counts are a second, independent witness beside the stamps of the hooks, and they name the line of the user's
-code where a phase spends its time.
+The counts are a second, independent witness beside the stamps of the hooks, and they name the line
+of the user's code where a phase spends its time.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _CLOSE_BEFORE_OTHERS: Final = 100  # priority of our finaliser: while files and 
 
 
 class Recorder:
-    """Records this rank until the process ends. Raises OSError when the folder cannot be written."""
+    """Records this rank until the process ends. OSError when the folder cannot be written."""
 
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
@@ -50,9 +50,7 @@ class Recorder:
         self._facts = FactsFile(path.with_suffix(".facts.jsonl"))
         self._sites = CallSites(self._facts.site)
         self._phases = Phases(self._file)
-        self._collectives = Collectives(
-            self._file, self._facts, self._phases, self._sites, guard
-        )
+        self._collectives = Collectives(self._file, self._facts, self._phases, self._sites, guard)
         self._training = TrainingHooks(self._phases, self._collectives, self._sites, guard)
         self._loaders = LoaderHooks(self._phases, self._facts, self._sites, guard)
         self._sentinel = Sentinel(self._phases, self._sites, self._facts, guard)
@@ -90,6 +88,7 @@ def begin() -> Recorder | None:
         _State.tried = True
         guard = Guard(_warn_off)
         _State.recorder = guard.run(Recorder, guard)
+        guard.cost_ns = 0  # what starting took is no cost of a step
         if _State.recorder is not None:
             _close_at_exit(_State.recorder, guard)
     return _State.recorder
@@ -134,12 +133,12 @@ def _agree_on_run_id(rank: int) -> str:
         return named
     store = private.default_store()
     if rank == 0:
-        now = datetime.datetime.now(tz=datetime.timezone.utc)
+        now = datetime.datetime.now(tz=datetime.UTC)
         run_id = f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         store.set(_STORE_KEY, run_id)
         return run_id
     store.wait([_STORE_KEY], datetime.timedelta(seconds=AGREE_SECONDS))
-    return store.get(_STORE_KEY).decode()
+    return str(store.get(_STORE_KEY), "utf-8")
 
 
 def _attempt() -> int:

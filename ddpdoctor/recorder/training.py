@@ -37,7 +37,7 @@ class TrainingHooks:
         self._phases = phases
         self._collectives = collectives
         self._sites = sites
-        self._guard = guard
+        self.guard = guard
         self._models: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
         self._parameters: set[int] = set()
         self._is_ours: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
@@ -89,11 +89,13 @@ class TrainingHooks:
             return
 
         def backward_begins(_gradient: torch.Tensor) -> None:
-            self._guard.run(self._backward_begins, model)
+            self.guard.run(self._backward_begins, model)
 
         for tensor in _tensors(output, _OUTPUT_DEPTH):
             if tensor.requires_grad and not tensor.is_leaf:
-                tensor.register_hook(private.without_dynamo(backward_begins))
+                tensor.register_hook(  # type: ignore[no-untyped-call]
+                    private.without_dynamo(backward_begins)
+                )
 
     def _backward_begins(self, model: DistributedDataParallel) -> None:
         if self._in_backward or not self._phases.on_training_thread():
@@ -111,7 +113,7 @@ class TrainingHooks:
         return self._buckets[id(model)]
 
     def _guarded(self, hook: Any) -> Any:
-        return functools.partial(self._guard.run, hook)
+        return functools.partial(self.guard.run, hook)
 
     def _compute_ends(self) -> None:
         """Before DDP's own callback, which waits for the reductions."""
@@ -127,10 +129,10 @@ class TrainingHooks:
             self._phases.synced_backward()
 
     def _optimizer_begins(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        self._guard.run(self._begin_optimizer, optimizer)
+        self.guard.run(self._begin_optimizer, optimizer)
 
     def _optimizer_ends(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        self._guard.run(self._end_optimizer)
+        self.guard.run(self._end_optimizer)
 
     def _begin_optimizer(self, optimizer: Optimizer) -> None:
         serial = 0
@@ -165,7 +167,7 @@ def _patch_forward(hooks: TrainingHooks) -> dict[str, Any]:
     ddp = DistributedDataParallel
     originals = {name: getattr(ddp, name) for name in (private.PRE_FORWARD, private.POST_FORWARD)}
     pre_forward, post_forward = originals.values()
-    guard = hooks._guard
+    guard = hooks.guard
 
     @functools.wraps(pre_forward)
     def recorded_pre_forward(self: DistributedDataParallel, *inputs: Any, **kwargs: Any) -> Any:

@@ -8,6 +8,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+from typing import Any
 
 _TARGET = "torch.nn.parallel.distributed"
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -16,7 +17,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 class _RecordDdp(importlib.abc.MetaPathFinder):
     """Lets DDP's module load as usual, then has the recorder watch the class."""
 
-    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
         if name != _TARGET:
             return None
         sys.meta_path.remove(self)
@@ -24,7 +25,7 @@ class _RecordDdp(importlib.abc.MetaPathFinder):
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
-            def exec_module(module):  # type: ignore[no-untyped-def]
+            def exec_module(module: Any) -> None:
                 execute(module)
                 _watch(module.DistributedDataParallel)
 
@@ -32,11 +33,11 @@ class _RecordDdp(importlib.abc.MetaPathFinder):
         return spec
 
 
-def _watch(ddp_class):  # type: ignore[no-untyped-def]
+def _watch(ddp_class: Any) -> None:
     """Record each instance from its construction on; import of the recorder waits until then."""
     construct = ddp_class.__init__
 
-    def __init__(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         from ddpdoctor.recorder import session
 
         recorder = session.begin()
@@ -48,7 +49,7 @@ def _watch(ddp_class):  # type: ignore[no-untyped-def]
     ddp_class.__init__ = __init__
 
 
-def _chain():  # type: ignore[no-untyped-def]
+def _chain() -> None:
     """Run the sitecustomize that this one stands in front of, if there is one."""
     others = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)

@@ -1,0 +1,114 @@
+"""DD201 bandwidth-bound: the step waits for gradients to move over the network.
+
+What it measures
+    Transfer: the time in which the training thread stands in a collective after the last
+    rank has arrived. Of that, the part that grows with the bytes (beta) and not with the number of
+    messages (alpha), which small collectives of the same run tell.
+
+Why it matters
+    Faster devices and better input change nothing here, and every rank added makes it worse.
+
+What to do
+    Move fewer bytes: a gradient compression hook (fp16_compress_hook halves them), or fewer
+    reductions (gradient accumulation under `no_sync`). Or move them faster: check that the intended
+    interface is used (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), then the link itself.
+
+When it is wrong
+    Where several ranks share the cores of one host, transfers compete with compute for the CPU,
+    and a slow transfer may be a busy CPU. The evidence says whether ranks share a host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from ddpdoctor.analysis.model import Analysis, LinkFit
+from ddpdoctor.checks import NotEnoughData, trace_check
+from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
+from ddpdoctor.wording import percent
+
+STEPS_NEEDED: Final = 5
+SHARE_WARNING: Final = 0.20  # below, compression costs as much as it gains
+SHARE_ERROR: Final = 0.50
+LEAST_MS: Final = 2.0  # a smaller transfer is within the scheduling noise of a busy host
+BETA_EXPLAINS: Final = 0.5  # more than half of the busy time must grow with the bytes
+COMPRESSION: Final = 0.5  # fp16 halves fp32 gradients
+
+
+@trace_check("DD201", "bandwidth-bound")
+def bandwidth_bound(run: Analysis) -> Iterator[Finding]:
+    if run.world_size == 1:
+        raise NotEnoughData("a single rank sends nothing")
+    if run.steps.counted < STEPS_NEEDED:
+        raise NotEnoughData(f"{run.steps.counted} steps after warm-up; {STEPS_NEEDED} are needed")
+    transfers = [stats.times.transfer_ms for stats in run.ranks]
+    if run.link is None or any(transfer is None for transfer in transfers):
+        raise NotEnoughData("transfer is not measured: clocks differ, or no all-reduce was seen")
+    if run.missing_ranks:
+        raise NotEnoughData("ranks are missing, so their lateness would be taken for transfer")
+    if run.link.latency_share is None:
+        raise NotEnoughData("no small message in the run tells latency from bandwidth")
+    # The least is what every rank pays; the rest of a larger one is another rank's late return.
+    transfer_ms = min(transfer for transfer in transfers if transfer is not None)
+    bytes_ms = transfer_ms * (1 - run.link.latency_share)
+    share = bytes_ms / run.step_ms
+    grows_with_bytes = 1 - run.link.latency_share > BETA_EXPLAINS
+    if share >= SHARE_WARNING and bytes_ms >= LEAST_MS and grows_with_bytes:
+        yield _finding(run, run.link, bytes_ms, share)
+
+
+def _finding(run: Analysis, link: LinkFit, bytes_ms: float, share: float) -> Finding:
+    hosts = tuple(sorted({stats.host for stats in run.ranks}))
+    megabytes = link.bytes_per_step / 1e6
+    return Finding(
+        severity=Severity.ERROR if share >= SHARE_ERROR else Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        message=(
+            f"the step waits {bytes_ms:.1f} ms of {run.step_ms:.1f} ms ({percent(share)}) for "
+            f"{megabytes:.1f} MB of gradients to move, at {link.busbw_gb_per_s or 0:.3f} GB/s"
+        ),
+        fix=_fix(run, link, bytes_ms),
+        hosts=hosts,
+        steps=((run.steps.first_sync, run.steps.last_sync),),
+        evidence=tuple(_evidence(run, link, bytes_ms, share)),
+        lost_s=bytes_ms * run.steps.counted / 1e3,
+        view=f"?sync={run.steps.first_sync}",
+    )
+
+
+def _evidence(run: Analysis, link: LinkFit, bytes_ms: float, share: float) -> Iterator[Evidence]:
+    yield Evidence("transfer that grows with the bytes, per step", bytes_ms, "ms")
+    yield Evidence("share of the step", 100 * share, "%", 100 * SHARE_WARNING)
+    yield Evidence("bus bandwidth reached", link.busbw_gb_per_s, "GB/s")
+    yield Evidence("bytes reduced per step", link.bytes_per_step, "B")
+    yield Evidence("collectives per step", link.collectives_per_step)
+    yield Evidence("a small message takes (alpha)", link.alpha_ms, "ms")
+    overlapped = [stats.times.overlapped_ms or 0.0 for stats in run.ranks]
+    yield Evidence("communication hidden behind compute", sum(overlapped) / len(overlapped), "ms")
+    yield Evidence("ranks on one host", _ranks_on_one_host(run))
+
+
+def _ranks_on_one_host(run: Analysis) -> int:
+    hosts = [stats.host for stats in run.ranks]
+    return max(hosts.count(host) for host in hosts)
+
+
+def _fix(run: Analysis, link: LinkFit, bytes_ms: float) -> str:
+    halved_ms = run.step_ms - bytes_ms * COMPRESSION
+    text = (
+        "Halve the bytes: model.register_comm_hook(None, default_hooks.fp16_compress_hook) "
+        "brings a step to "
+        f"about {halved_ms:.1f} ms; or reduce every N-th micro-batch only (model.no_sync())."
+    )
+    where = (
+        " The ranks share a host, so a busy CPU can look like a slow link: compare with "
+        "fewer threads per rank."
+        if _ranks_on_one_host(run) > 1
+        else ""
+    )
+    speed = f"{link.busbw_gb_per_s:.3f} GB/s" if link.busbw_gb_per_s is not None else "this rate"
+    return (
+        f"{text} If {speed} is below what the network should give, check the interface in use "
+        f"(GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME) before anything else.{where}"
+    )

@@ -1,0 +1,135 @@
+"""DD404 environment-drift: ranks run different versions, variables or code.
+
+What it measures
+    Versions of Python, torch and its companions; the variables that steer torch, NCCL, gloo
+    and OpenMP; a hash of each file of the training program, on every rank.
+
+Why it matters
+    Another torch or NCCL build makes hangs and mismatched results; another copy of the script
+    trains another model on some ranks; other thread or network settings make one host slow.
+
+What to do
+    Start all ranks from one image or environment and one copy of the code, and set variables in the
+    launcher and not in a shell profile of one host.
+
+When it is wrong
+    Variables that differ by design (rank numbers, the visible devices, anything that names the
+    host) are not compared. Code that a rank loads later than the first DDP model is not seen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from ddpdoctor.analysis.model import Analysis
+from ddpdoctor.checks import NotEnoughData, trace_check
+from ddpdoctor.events import RankInfo
+from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
+from ddpdoctor.wording import SHOWN, rank_list
+
+DIFFERS_BY_DESIGN: Final = frozenset(
+    {
+        "RANK", "LOCAL_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES",
+        "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE",
+        "MASTER_ADDR",  # a host may reach itself by another name
+        "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME",  # interface names belong to the host
+    }
+)  # fmt: skip
+SLURM_DIFFERS: Final = "SLURM_"  # node, task and step identities
+NOT_SET: Final = "(not set)"
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """One fact that is not the same on all ranks."""
+
+    kind: str
+    name: str
+    values: dict[int, str]
+
+    @property
+    def usual(self) -> str | None:
+        """The value that more than half of the ranks have."""
+        value, count = Counter(self.values.values()).most_common(1)[0]
+        return value if 2 * count > len(self.values) else None
+
+    @property
+    def culprits(self) -> tuple[int, ...]:
+        """Ranks that differ from the usual value; all of them where there is none."""
+        usual = self.usual
+        return tuple(rank for rank, value in self.values.items() if value != usual)
+
+    @property
+    def said(self) -> str:
+        groups: dict[str, list[int]] = {}
+        for rank, value in self.values.items():
+            groups.setdefault(value, []).append(rank)
+        return "; ".join(f"{value} on {rank_list(ranks)}" for value, ranks in groups.items())
+
+
+@trace_check("DD404", "environment-drift")
+def environment_drift(run: Analysis) -> Iterator[Finding]:
+    infos = [trace.info for trace in run.run.ranks]
+    if len(infos) < 2:
+        raise NotEnoughData("one rank's facts; two are needed to compare")
+    by_culprits: dict[tuple[int, ...], list[_Difference]] = {}
+    for difference in _differences(infos):
+        by_culprits.setdefault(difference.culprits, []).append(difference)
+    for culprits, differences in by_culprits.items():
+        yield _finding(culprits, differences)
+
+
+def _differences(infos: list[RankInfo]) -> Iterator[_Difference]:
+    for kind, facts in (
+        ("version", {info.rank: info.versions for info in infos}),
+        ("variable", {info.rank: _comparable(info.environment) for info in infos}),
+        ("code", {info.rank: info.code for info in infos}),
+    ):
+        for name in sorted({name for values in facts.values() for name in values}):
+            if kind == "code" and not all(name in values for values in facts.values()):
+                continue  # a module that only some ranks have imported so far is no other code
+            values = {rank: own.get(name, NOT_SET) for rank, own in facts.items()}
+            if len(set(values.values())) > 1:
+                yield _Difference(kind, name, values)
+
+
+def _comparable(environment: dict[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in DIFFERS_BY_DESIGN and not name.startswith(SLURM_DIFFERS)
+    }
+
+
+def _finding(culprits: tuple[int, ...], differences: list[_Difference]) -> Finding:
+    serious = any(difference.kind != "variable" for difference in differences)
+    names = [f"{difference.kind} {difference.name}" for difference in differences]
+    shown = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" * (len(names) > SHOWN))
+    odd = differences[0].usual is not None
+    who = f"{rank_list(culprits)} differ{'s' * (len(culprits) == 1)} from the others"
+    return Finding(
+        severity=Severity.ERROR if serious else Severity.WARNING,
+        confidence=Confidence.CERTAIN,
+        message=f"{who if odd else 'the ranks differ'} in {shown}",
+        fix=_fix(differences, odd=odd),
+        culprits=culprits,
+        evidence=tuple(Evidence(f"{d.kind} {d.name}", d.said) for d in differences),
+    )
+
+
+def _fix(differences: list[_Difference], *, odd: bool) -> str:
+    kinds = {difference.kind for difference in differences}
+    parts = []
+    if "version" in kinds:
+        parts.append("start every rank from one environment or image, with the same versions")
+    if "code" in kinds:
+        parts.append("give every rank the same copy of the code")
+    if "variable" in kinds:
+        first = next(d for d in differences if d.kind == "variable")
+        value = f" ({first.name}: {first.usual} on most ranks)" if odd else ""
+        parts.append(f"set variables in the launcher, alike for all ranks{value}")
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}. Then start the job again."

@@ -1,0 +1,113 @@
+"""DD301 input-bound: every rank waits for its batches.
+
+What it measures
+    Input wait: the time the training thread stands in the DataLoader's `__next__` (and in
+    `__iter__`, where workers are started), as a share of the step. The rank with the least decides,
+    so that one slow rank does not count here: that is DD101 late-rank.
+
+Why it matters
+    While a rank waits for a batch it computes nothing, and no faster device or network helps.
+
+What to do
+    With `num_workers=0` the training thread makes its batches itself: give it workers. With
+    workers, give it more of them as long as CPUs are free, keep them alive between epochs, and
+    make a sample cheaper (decode and resize beforehand, larger files, a faster disk).
+
+When it is wrong
+    A mean over few steps is moved by the start of an epoch, where workers are spawned; the
+    evidence shows the median beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from ddpdoctor.analysis.model import Analysis, RankStats
+from ddpdoctor.checks import NotEnoughData, trace_check
+from ddpdoctor.events import HotLine, LoaderInfo, Phase
+from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
+from ddpdoctor.wording import percent
+
+STEPS_NEEDED: Final = 5
+SHARE_WARNING: Final = (
+    0.10  # reports of slow input begin to matter to people at a tenth of the step
+)
+SHARE_ERROR: Final = 0.30
+LEAST_MS: Final = 1.0  # a sub-millisecond wait is the loader's own overhead
+
+
+@trace_check("DD301", "input-bound")
+def input_bound(run: Analysis) -> Iterator[Finding]:
+    if run.steps.counted < STEPS_NEEDED:
+        raise NotEnoughData(f"{run.steps.counted} steps after warm-up; {STEPS_NEEDED} are needed")
+    loaders = {trace.info.rank: trace.loaders for trace in run.run.ranks}
+    if not any(loaders.values()):
+        raise NotEnoughData("no torch DataLoader feeds the training, so input wait is not measured")
+    least = min(run.ranks, key=lambda stats: stats.times.input_ms)
+    share = least.times.input_ms / least.times.step_ms
+    if share < SHARE_WARNING or least.times.input_ms < LEAST_MS:
+        return
+    yield _finding(run, least, share)
+
+
+def _finding(run: Analysis, least: RankStats, share: float) -> Finding:
+    trace = next(trace for trace in run.run.ranks if trace.info.rank == least.rank)
+    loader = min(trace.loaders.values(), key=lambda loader: loader.loader)
+    counted = run.tables.steps["sync"].between(run.steps.first_sync, run.steps.last_sync)
+    own = run.tables.steps[counted & (run.tables.steps["rank"] == least.rank)]
+    ranks = tuple(stats.rank for stats in run.ranks)
+    return Finding(
+        severity=Severity.ERROR if share >= SHARE_ERROR else Severity.WARNING,
+        confidence=Confidence.CERTAIN,
+        message=(
+            f"every rank waits for its input: at least {least.times.input_ms:.1f} ms of "
+            f"{least.times.step_ms:.1f} ms a step ({percent(share)})"
+        ),
+        fix=_fix(loader, least, trace.info.cpus),
+        culprits=ranks,
+        hosts=tuple(sorted({stats.host for stats in run.ranks})),
+        steps=((run.steps.first_sync, run.steps.last_sync),),
+        evidence=(
+            Evidence("least input wait of any rank", least.times.input_ms, "ms"),
+            Evidence("its median over the steps", float(own["input_ns"].median()) / 1e6, "ms"),
+            Evidence("share of the step", 100 * share, "%", 100 * SHARE_WARNING),
+            Evidence("workers of the loader", loader.workers),
+            Evidence("CPUs that the rank may use", trace.info.cpus),
+        ),
+        lost_s=least.times.input_ms * run.steps.counted / 1e3,
+        where=_where(least.rank, trace.hot_lines),
+        view=f"?rank={least.rank}&sync={run.steps.first_sync}",
+    )
+
+
+def _where(rank: int, lines: tuple[HotLine, ...]) -> tuple[Location, ...]:
+    """The line that was seen most during input wait: in the dataset where there are no workers."""
+    seen = [line for line in lines if line.phase is Phase.INPUT]
+    if not seen:
+        return ()
+    site = max(seen, key=lambda line: line.samples).site
+    return (Location(rank, site.file, site.line, site.function),)
+
+
+def _fix(loader: LoaderInfo, stats: RankStats, cpus: int | None) -> str:
+    rest_ms = stats.times.step_ms - stats.times.input_ms
+    at_best = f" At best a step takes {rest_ms:.1f} ms instead of {stats.times.step_ms:.1f} ms."
+    if loader.workers == 0:
+        wanted = max(1, math.ceil(stats.times.input_ms / max(rest_ms, 1e-3)))
+        hidden = f"DataLoader(..., num_workers={wanted}, persistent_workers=True)"
+        enough = _enough_cpus(wanted, cpus)
+        return f"The batches are made by the training thread itself: use {hidden}{enough}.{at_best}"
+    return (
+        f"{loader.workers} workers are too slow for this step: raise num_workers while CPUs "
+        f"are free "
+        f"({cpus if cpus is not None else 'unknown'} may be used by the rank), set "
+        f"persistent_workers=True, and make a sample cheaper to load.{at_best}"
+    )
+
+
+def _enough_cpus(wanted: int, cpus: int | None) -> str:
+    if cpus is None or wanted < cpus:
+        return ""
+    return f" (more than the {cpus} CPUs allow: make a sample cheaper as well)"

@@ -1,0 +1,166 @@
+"""DD101 late-rank: one rank reaches the collectives of a step after all the others.
+
+What it measures
+    Per step, at the collective where the last rank was furthest behind, which rank that was and
+    the delay it caused: its arrival minus the second-last. Its origin is the phase in which the
+    rank spent more time of its own than the median of the others since the ranks were last
+    together.
+
+Why it matters
+    A collective cannot finish before its last rank arrives. All the others wait, so a single
+    late rank sets the pace of the whole job. Phase times hide it: the ranks that wait do so inside
+    their backward, and every rank reports the same step.
+
+What to do
+    Go to the line that is named: the sampler saw the late rank there, and the others not. Where no
+    origin is named, the lateness is spread over phases, which points to the host or the device:
+    compare clocks, temperature and other processes.
+
+When it is wrong
+    Two ranks that are late by the same amount hide each other: the delay caused by the last one is
+    then small. Batches of uneven size make ranks late in turn; then none stands out here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from ddpdoctor.analysis.model import Analysis, LateArrivals, PhaseExcess, RankStats
+from ddpdoctor.checks import NotEnoughData, trace_check
+from ddpdoctor.events import Phase
+from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
+from ddpdoctor.wording import percent
+
+STEPS_NEEDED: Final = 8  # fewer, and "always last" happens by chance: 2^-7 for two ranks
+ABOVE_CHANCE: Final = 0.5  # halfway from last by chance (1 / ranks) to last every time
+STEP_SHARE_WARNING: Final = 0.05  # a smaller gain would drown in step-to-step noise
+STEP_SHARE_ERROR: Final = 0.20
+LEAST_DELAY_MS: Final = 1.0  # scheduling noise of a busy host; nobody trains for less
+ORIGIN_COVERS: Final = 0.80  # share of the lateness a phase must explain to be named
+SAMPLES_AGREE: Final = 5  # stack samples in excess before the second witness counts
+
+_FIXES: Final = {
+    Phase.INPUT: (
+        "Rank {rank} waits {excess:.1f} ms a step longer for its batches. Give its "
+        "DataLoader more workers "
+        "(num_workers, persistent_workers=True), or make the samples it gets as cheap as "
+        "those of the "
+        "others: look for slow storage, larger files or work done on this rank alone."
+    ),
+    Phase.FORWARD: (
+        "Rank {rank} spends {excess:.1f} ms a step more in forward. Take the extra work out "
+        "of forward "
+        "there, or, where it runs the same code on batches of the same size, look at its device "
+        "and host: clocks, temperature, other processes, CPU affinity."
+    ),
+    Phase.BACKWARD: (
+        "Rank {rank} spends {excess:.1f} ms a step more in backward before its gradients "
+        "are ready. Look "
+        "at custom autograd functions and gradient hooks on it, or, where it runs the same "
+        "code, at its device and host: clocks, temperature, other processes, CPU affinity."
+    ),
+    Phase.OPTIMIZER: (
+        "Rank {rank} spends {excess:.1f} ms a step more in the optimizer's step. Look for "
+        "work that only "
+        "this rank does there (a hook, clipping, moving state between devices)."
+    ),
+    Phase.BETWEEN: (
+        "Rank {rank} spends {excess:.1f} ms a step more between the phases: logging, "
+        "metrics, saving, "
+        "evaluation. Do it every N steps, hand it to a thread, or spread it over the ranks."
+    ),
+}
+_ORIGINS: Final = {
+    Phase.INPUT: "its input",
+    Phase.FORWARD: "its forward",
+    Phase.BACKWARD: "its backward",
+    Phase.OPTIMIZER: "its optimizer step",
+    Phase.BETWEEN: "work between its steps",
+}
+
+
+@trace_check("DD101", "late-rank")
+def late_rank(run: Analysis) -> Iterator[Finding]:
+    if run.world_size == 1:
+        raise NotEnoughData("a single rank waits for nobody")
+    if run.steps.counted < STEPS_NEEDED:
+        raise NotEnoughData(f"{run.steps.counted} steps after warm-up; {STEPS_NEEDED} are needed")
+    if not any(stats.late for stats in run.ranks):
+        raise NotEnoughData("arrivals cannot be compared: ranks are missing or their clocks differ")
+    for stats in run.ranks:
+        if stats.late is not None and _stands_out(stats.late, stats.times.step_ms, run.world_size):
+            yield _finding(stats, stats.late, run)
+
+
+def _stands_out(late: LateArrivals, step_ms: float, world_size: int) -> bool:
+    chance = 1 / world_size
+    often = chance + ABOVE_CHANCE * (1 - chance)
+    least_ms = max(LEAST_DELAY_MS, STEP_SHARE_WARNING * step_ms)
+    return (
+        late.last_share >= often
+        and late.caused_delay_ms >= least_ms
+        and late.typical_delay_ms >= least_ms
+    )
+
+
+def _finding(stats: RankStats, late: LateArrivals, run: Analysis) -> Finding:
+    step_share = late.caused_delay_ms / stats.times.step_ms
+    top = late.excesses[0]
+    named = top.coverage >= ORIGIN_COVERS
+    seen = named and top.samples >= SAMPLES_AGREE
+    origin = f"it comes from {_ORIGINS[top.phase]}" if named else "no single phase explains it"
+    where = (top.where,) if seen and top.where is not None else ()
+    return Finding(
+        severity=Severity.ERROR if step_share >= STEP_SHARE_ERROR else Severity.WARNING,
+        confidence=_confidence(named=named, seen=seen),
+        message=(
+            f"rank {stats.rank} on {stats.host} arrives last in {percent(late.last_share)} "
+            f"of steps, and "
+            f"the job waits {late.caused_delay_ms:.1f} ms of {stats.times.step_ms:.1f} ms a "
+            f"step for it; {origin}"
+        ),
+        fix=_fix(stats, late, run),
+        culprits=(stats.rank,),
+        victims=tuple(other.rank for other in run.ranks if other.rank != stats.rank),
+        hosts=(stats.host,),
+        steps=((run.steps.first_sync, run.steps.last_sync),),
+        evidence=tuple(_evidence(late, top, step_share)),
+        lost_s=late.caused_delay_ms * run.steps.counted / 1e3,
+        where=where,
+        view=f"?rank={stats.rank}&sync={run.steps.first_sync}",
+    )
+
+
+def _confidence(*, named: bool, seen: bool) -> Confidence:
+    if seen:
+        return Confidence.CERTAIN
+    return Confidence.LIKELY if named else Confidence.POSSIBLE
+
+
+def _evidence(late: LateArrivals, top: PhaseExcess, step_share: float) -> Iterator[Evidence]:
+    yield Evidence("steps in which it arrived last", 100 * late.last_share, "%")
+    yield Evidence("delay it caused per step", late.caused_delay_ms, "ms")
+    yield Evidence("share of the step", 100 * step_share, "%", 100 * STEP_SHARE_WARNING)
+    label = top.phase.label
+    yield Evidence(f"more {label} time than the others", top.excess_ms, "ms")
+    yield Evidence(
+        f"share of its lateness that {label} covers", 100 * top.coverage, "%", 100 * ORIGIN_COVERS
+    )
+    yield Evidence(f"stack samples in {label} beyond the others'", top.samples, "", SAMPLES_AGREE)
+
+
+def _fix(stats: RankStats, late: LateArrivals, run: Analysis) -> str:
+    top = late.excesses[0]
+    after_ms = stats.times.step_ms - late.caused_delay_ms
+    gain = f" A step would take {after_ms:.1f} ms instead of {stats.times.step_ms:.1f} ms."
+    if top.coverage >= ORIGIN_COVERS:
+        return _FIXES[top.phase].format(rank=stats.rank, excess=top.excess_ms) + gain
+    parts = ", ".join(f"{e.phase.label} {e.excess_ms:+.1f} ms" for e in late.excesses[:3])
+    return (
+        f"Not known which phase: rank {stats.rank} differs from the others by {parts}. "
+        f"Measure next: run the "
+        f"same script with two ranks exchanged between hosts or devices; if the lateness stays "
+        f"on {stats.host}, it is the machine, and if it goes with the rank, its data or code."
+        + gain
+    )

@@ -1,0 +1,172 @@
+"""Commands and exit statuses; the only place that prints.
+
+0 looked and found nothing at or above `--fail-on`, 1 findings, 2 usage error or no verdict
+possible, 3 internal error. `run` passes the program's own status on.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from ddpdoctor import __version__
+from ddpdoctor.errors import DdpDoctorError
+
+if TYPE_CHECKING:
+    from ddpdoctor.report import Report
+
+CLEAN: Final = 0
+FINDINGS: Final = 1
+NO_VERDICT: Final = 2
+INTERNAL_ERROR: Final = 3
+
+_HELP = {"help_option_names": ["-h", "--help"]}
+
+
+def main() -> None:
+    """Entry point of `ddpdoctor`: errors become one sentence and an exit status."""
+    try:
+        status = cli.main(standalone_mode=False)
+    except DdpDoctorError as error:
+        _fail(str(error), NO_VERDICT)
+    except click.exceptions.Exit as leave:
+        sys.exit(leave.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(NO_VERDICT)
+    except (click.Abort, KeyboardInterrupt):
+        _fail("interrupted", 130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(CLEAN)
+    except Exception as error:  # noqa: BLE001  a bug of ours: one line, the traceback with -v
+        if "-v" in sys.argv or "--verbose" in sys.argv:
+            traceback.print_exc()
+        _fail(
+            f"internal error, please report it: {type(error).__name__}: {error} (-v shows where)",
+            INTERNAL_ERROR,
+        )
+    sys.exit(status if isinstance(status, int) else CLEAN)
+
+
+def _fail(sentence: str, status: int) -> None:
+    click.echo(f"ddpdoctor: {sentence}", err=True)
+    sys.exit(status)
+
+
+@click.group(context_settings=_HELP)
+@click.version_option(__version__, prog_name="ddpdoctor")
+def cli() -> None:
+    """Why a PyTorch DDP run is slow, hangs or learns the wrong thing.
+
+    Record a run: put `model = ddpdoctor.wrap(model)` where DistributedDataParallel(model)
+    stood, or start the unchanged script by `ddpdoctor run`. Then read `ddpdoctor report`.
+    """
+
+
+@cli.command(
+    context_settings={**_HELP, "ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+@click.argument("torchrun_arguments", nargs=-1, type=click.UNPROCESSED, required=True)
+def run(torchrun_arguments: tuple[str, ...]) -> int:
+    """Run a script under torchrun and record it, without changing it.
+
+    Takes torchrun's own arguments, then the script and its arguments:
+
+        ddpdoctor run --nproc-per-node 4 train.py --lr 0.1
+
+    The exit status is torchrun's.
+    """
+    from ddpdoctor.launch import run_recorded
+    from ddpdoctor.tracefile import is_run
+
+    status, folder = run_recorded(torchrun_arguments)
+    if not is_run(folder):
+        click.echo(
+            "ddpdoctor: no rank recorded anything: no DistributedDataParallel model was made, or "
+            "Python was started by -E or -I, which bypasses the import hook",
+            err=True,
+        )
+    return status
+
+
+@cli.command(context_settings=_HELP)
+@click.argument("run", required=False, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the report object (schema_version 1).")
+@click.option("--short", is_flag=True, help="Where a step goes and the finding to read first.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["info", "warning", "error", "never"]),
+    default="warning",
+    show_default=True,
+    help="Least severity for which the exit status is 1.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an internal error.")
+def report(run: Path | None, as_json: bool, short: bool, fail_on: str, verbose: bool) -> int:
+    """Report on a recorded RUN; by default the newest one here."""
+    del verbose  # read by main() from the command line, since it matters before parsing, too
+    from ddpdoctor import analyze, load_run, run_checks
+    from ddpdoctor.report import run_report, to_json
+
+    analysis = analyze(load_run(run))
+    made = run_report(analysis, run_checks(analysis))
+    if as_json:
+        click.echo(to_json(made))
+    else:
+        _print_text(made, short=short)
+    return _status(made, fail_on)
+
+
+def _print_text(made: Report, *, short: bool) -> None:
+    from rich.console import Console
+
+    from ddpdoctor.report_text import render
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=max(100, console.width))
+    render(made, console, short=short)
+
+
+def _status(made: Report, fail_on: str) -> int:
+    from ddpdoctor.findings import Severity
+    from ddpdoctor.report import exceeds, has_verdict
+
+    if not has_verdict(made):
+        click.echo("ddpdoctor: no check could judge this run; the reasons are above", err=True)
+        return NO_VERDICT
+    least = None if fail_on == "never" else Severity[fail_on.upper()]
+    return FINDINGS if exceeds(made, least) else CLEAN
+
+
+@cli.command(context_settings=_HELP)
+@click.argument("check", required=False)
+@click.option("--markdown", is_flag=True, help="The table of all checks, as in the README.")
+def explain(check: str | None, markdown: bool) -> None:
+    """Explain a CHECK by its code or name; without one, list all of them."""
+    from ddpdoctor.checks import all_checks, find_check
+
+    if check is not None:
+        click.echo(find_check(check).explanation)
+        return
+    if markdown:
+        click.echo("| code | name | the problem |\n|---|---|---|")
+    for known in all_checks():
+        row = (known.code, known.name, known.problem)
+        click.echo(f"| {' | '.join(row)} |" if markdown else f"{row[0]}  {row[1]:22} {row[2]}")
+
+
+@cli.command(context_settings=_HELP)
+def runs() -> None:
+    """List the recorded runs here, oldest first."""
+    from ddpdoctor.tracefile import list_runs, runs_folder
+
+    found = list_runs()
+    for path in found:
+        click.echo(path)
+    if not found:
+        click.echo(f"no recorded run in {runs_folder().absolute()}", err=True)
