@@ -123,7 +123,10 @@ def pooled(grid: StepGrid, most_columns: int) -> StepMap:
     starts = np.arange(0, count, size)
     stops = np.minimum(starts + size, count)
     excess = np.nan_to_num(grid.own_excess_ms, nan=-np.inf)
-    chosen = [start + np.argmax(excess[:, start:stop], axis=1) for start, stop in zip(starts, stops, strict=True)]
+    chosen = [
+        start + np.argmax(excess[:, start:stop], axis=1)
+        for start, stop in zip(starts, stops, strict=True)
+    ]
     pick = np.array(chosen, np.int64).reshape(len(starts), len(grid.ranks)).T
     rows = np.arange(len(grid.ranks))[:, None]
     return StepMap(
@@ -162,9 +165,7 @@ def step_series(grid: StepGrid) -> StepSeries:
     )
 
 
-def place_of(
-    grid: StepGrid, ranks: Sequence[int], ranges: Sequence[tuple[int, int]]
-) -> int | None:
+def place_of(grid: StepGrid, ranks: Sequence[int], ranges: Sequence[tuple[int, int]]) -> int | None:
     """The step in which these ranks exceeded the median rank most; None without any step.
 
     Where no rank is to blame, it is the middle one of the steps.

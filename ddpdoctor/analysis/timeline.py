@@ -114,8 +114,16 @@ def build_timeline(analysis: Analysis) -> Timeline:
 
 
 def _extent(segments: pd.DataFrame, collectives: pd.DataFrame) -> tuple[int, int]:
-    begins = [frame[name].min() for frame, name in ((segments, "begin_ns"), (collectives, "arrival_ns")) if len(frame)]
-    ends = [frame[name].max() for frame, name in ((segments, "end_ns"), (collectives, "completion_ns")) if len(frame)]
+    begins = [
+        frame[name].min()
+        for frame, name in ((segments, "begin_ns"), (collectives, "arrival_ns"))
+        if len(frame)
+    ]
+    ends = [
+        frame[name].max()
+        for frame, name in ((segments, "end_ns"), (collectives, "completion_ns"))
+        if len(frame)
+    ]
     return (int(min(begins)), int(max(ends))) if begins else (0, 0)
 
 
@@ -292,10 +300,20 @@ def call_detail(timeline: Timeline, call: int) -> CallDetail | None:
         float(np.median(transfer)) if known else None,
         int(calls.last_rank[call]) if known else None,
         float(same.begin_ms.max()) - first if known else None,
-        tuple(
-            Arrival(int(same.rank[i]), int(same.id[i]), float(same.begin_ms[i]), float(same.begin_ms[i]) - first)
-            for i in np.argsort(same.begin_ms, kind="stable")
-        ),
+        _arrivals(same),
+    )  # fmt: skip
+
+
+def _arrivals(calls: Calls) -> tuple[Arrival, ...]:
+    """In the order of time."""
+    order = np.argsort(calls.begin_ms, kind="stable")
+    first = float(calls.begin_ms[order[0]])
+    return tuple(
+        Arrival(
+            int(calls.rank[i]), int(calls.id[i]), float(calls.begin_ms[i]),
+            float(calls.begin_ms[i]) - first,
+        )
+        for i in order
     )  # fmt: skip
 
 

@@ -1,0 +1,136 @@
+"""The timeline: a canvas that scripts draw, with its legend, side panel and help."""
+
+from __future__ import annotations
+
+from dash import html
+from dash.development.base_component import Component
+
+from ddpdoctor.dashboards.figures import label_of, shown_phases
+from ddpdoctor.dashboards.links import PlacedFinding
+from ddpdoctor.dashboards.pages.frame import DECORATION, Relative, named
+
+KEYS = (
+    ("← →", "move in time"),
+    ("↑ ↓", "scroll the ranks"),
+    ("+ −", "zoom in, zoom out"),
+    ("0", "the whole run"),
+    ("n p", "next, previous finding"),
+    (", .", "previous, next span of the rank"),
+    ("f", "fit the selected span"),
+    ("Esc", "clear the selection"),
+    ("?", "show or hide this help"),
+)
+
+
+def timeline_page(findings: list[PlacedFinding], split: bool, relative: Relative) -> Component:
+    return html.Div(
+        [
+            html.Div(
+                [
+                    html.H1("Timeline"),
+                    _legend(split),
+                    html.Div(
+                        [
+                            _button("zoom-in", "+", "Zoom in"),
+                            _button("zoom-out", "−", "Zoom out"),
+                            _button("whole-run", "Whole run", "Show the whole run"),
+                            _button("help", "?", "Keys and mouse"),
+                        ],
+                        className="tools",
+                    ),
+                ],
+                className="timeline-head",
+            ),
+            html.Div(
+                [
+                    html.Canvas(id="minimap", **DECORATION),
+                    html.Canvas(
+                        id="timeline",
+                        tabIndex=0,
+                        role="application",
+                        **named(
+                            "Timeline of all ranks. Press ? for the keys; the selected span is "
+                            "read out.",
+                            data_source=relative("/data/"),
+                        ),
+                    ),
+                    html.Div(id="tooltip", hidden=True),
+                    html.Div("Loading the run …", id="timeline-state", role="status"),
+                ],
+                className="timeline-stage",
+            ),
+            html.Aside(
+                [
+                    html.H2("Selection"),
+                    html.Div(
+                        "Click a span or a collective.",
+                        id="selection",
+                        **named("Selected span", aria_live="polite"),
+                    ),
+                    html.H2("Findings"),
+                    html.Nav(
+                        [_finding(placed, relative) for placed in findings]
+                        or [html.P("Nothing was found in this run.", className="dim")],
+                        id="finding-links",
+                        **named("Findings"),
+                    ),
+                    html.Div(_help(), id="help-panel"),
+                ],
+                className="timeline-side",
+                **named("Selection and findings"),
+            ),
+        ],
+        className="timeline-page",
+    )
+
+
+def _legend(split: bool) -> Component:
+    return html.Ul(
+        [
+            html.Li(
+                [
+                    html.Span(className=f"swatch phase-{phase.label}", **DECORATION),
+                    label_of(phase),
+                ]
+            )
+            for phase in shown_phases(split)
+        ],
+        className="legend",
+        **named("Colours"),
+    )
+
+
+def _button(name: str, text: str, title: str) -> Component:
+    return html.Button(
+        text, id=name, type="button", className="button", title=title, **named(title)
+    )
+
+
+def _finding(placed: PlacedFinding, relative: Relative) -> Component:
+    lost = placed.finding.lost_s
+    content = [
+        html.Span(className=f"dot {placed.finding.severity.label}", **DECORATION),
+        html.Span(placed.finding.message, className="finding-link-text"),
+        html.Span("" if lost is None else f"{lost:.1f} s", className="finding-link-lost"),
+    ]
+    if placed.query is None:
+        return html.Div(content, className="finding-link", title="This has no place in time.")
+    return html.A(
+        content,
+        href=f"{relative('/timeline')}?{placed.query}",
+        className="finding-link",
+        **named(placed.finding.message, data_finding=placed.id),
+    )
+
+
+def _help() -> list[Component]:
+    rows = [html.Div([html.Dt(html.Kbd(keys)), html.Dd(text)]) for keys, text in KEYS]
+    return [
+        html.H2("Keys"),
+        html.Dl(rows, className="keys"),
+        html.P(
+            "Wheel zooms at the pointer, drag moves, shift and wheel moves in time, wheel over the "
+            "rank names scrolls. In the strip above, drag to choose a stretch.",
+            className="dim",
+        ),
+    ]
