@@ -58,7 +58,7 @@ def rank_bars(ranks: Sequence[RankStats], theme: str) -> go.Figure:
     height = min(MOST_CHART_PX, max(CHART_PX, 120 + ROW_PX * len(ranks)))
     _style(figure, palette, height)
     figure.update_layout(barmode="stack", bargap=0.25)
-    figure.update_xaxes(title_text="ms a step, mean of the counted steps")
+    figure.update_xaxes(title_text="ms a step", title_standoff=8)
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
     return figure
 
@@ -68,18 +68,17 @@ def _ms(times: PhaseTimes, phase: Phase) -> float | None:
     return value
 
 
+def _pattern(palette: Palette) -> dict[str, object]:
+    """Waiting is hatched everywhere, so that it does not rest on the colour alone."""
+    colour = palette.phases[Phase.WAIT]
+    return {"shape": "/", "fgcolor": colour, "bgcolor": palette.ground, "size": 5, "solidity": 0.35}
+
+
 def _marker(phase: Phase, palette: Palette) -> dict[str, object]:
     colour = palette.phases[phase]
     if phase is not Phase.WAIT:
         return {"color": colour, "line": {"width": 0}}
-    pattern = {
-        "shape": "/",
-        "fgcolor": colour,
-        "bgcolor": palette.ground,
-        "size": 5,
-        "solidity": 0.35,
-    }
-    return {"color": colour, "pattern": pattern, "line": {"width": 1, "color": colour}}
+    return {"color": colour, "pattern": _pattern(palette), "line": {"width": 1, "color": colour}}
 
 
 def excess_map(cells: StepMap, theme: str) -> go.Figure:
@@ -92,6 +91,7 @@ def excess_map(cells: StepMap, theme: str) -> go.Figure:
             y=cells.ranks,
             customdata=cells.last_sync[None, :].repeat(len(cells.ranks), axis=0),
             zmin=0,
+            zmax=cells.top_ms,
             colorscale="Cividis",
             colorbar={"title": {"text": "ms over<br>median"}, "thickness": 12, "outlinewidth": 0},
             hovertemplate="rank %{y}, step %{x}: %{z:.2f} ms over the median rank<extra></extra>",
@@ -99,9 +99,10 @@ def excess_map(cells: StepMap, theme: str) -> go.Figure:
     )
     height = min(MOST_CHART_PX, max(CHART_PX, 90 + 12 * len(cells.ranks)))
     _style(figure, palette, height)
-    figure.update_xaxes(title_text="step", showgrid=False, zeroline=False)
+    figure.update_xaxes(title_text="step", title_standoff=8, showgrid=False, zeroline=False)
     figure.update_yaxes(
-        title_text="rank", autorange="reversed", showgrid=False, zeroline=False, tickformat="d",
+        title_text="rank", title_standoff=8, autorange="reversed", showgrid=False, zeroline=False,
+        tickformat="d",
         **({"tickmode": "linear", "dtick": 1} if len(cells.ranks) <= 16 else {}),
     )  # fmt: skip
     return figure
@@ -121,14 +122,15 @@ def step_areas(series: StepSeries, theme: str) -> go.Figure:
                 mode="lines",
                 line={"width": 0, "color": palette.phases[phase]},
                 fillcolor=palette.phases[phase],
+                fillpattern=_pattern(palette) if phase is Phase.WAIT else None,
                 hovertemplate=f"step %{{x}}: {label_of(phase)} %{{y:.2f}} ms<extra></extra>",
             )
             for phase in order
         ]
     )
     _style(figure, palette, CHART_PX)
-    figure.update_xaxes(title_text="step", showgrid=False, zeroline=False)
-    figure.update_yaxes(title_text="ms, mean of the ranks", rangemode="tozero")
+    figure.update_xaxes(title_text="step", title_standoff=8, showgrid=False, zeroline=False)
+    figure.update_yaxes(title_text="ms", title_standoff=8, rangemode="tozero")
     return figure
 
 
@@ -145,7 +147,7 @@ def _style(figure: go.Figure, palette: Palette, height: int) -> None:
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         font={"color": palette.dim, "size": 12, "family": "system-ui, sans-serif"},
-        legend={"orientation": "h", "y": -0.22, "yanchor": "top", "x": 0, "traceorder": "normal"},
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
         hoverlabel={"bgcolor": palette.ground, "font": {"color": palette.text}},
     )
     figure.update_xaxes(axis)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Final
 
 from dash import dcc, html
@@ -15,7 +16,7 @@ from ddpdoctor.dashboards.pages.frame import Relative, named
 from ddpdoctor.findings import Evidence, Finding
 from ddpdoctor.report import Report
 
-NO_TOOLBAR: Final[dict[str, Any]] = {
+NO_TOOLBAR: Final[Any] = {
     "displayModeBar": False,
     "showSendToCloud": False,
     "responsive": True,
@@ -45,8 +46,8 @@ def overview(
                         "Stacked bars: milliseconds of each rank's step by phase",
                     ),
                     _chart(
-                        "Own time of each rank against the median rank",
-                        "click a cell to open it in the timeline",
+                        "Own time over the median rank",
+                        "a click opens the timeline",
                         "excess-map",
                         "Heat map of rank by step: own time over the median rank",
                     ),
@@ -69,13 +70,13 @@ def _numbers(numbers: Headline, steps: StepRange) -> Component:
         (
             "Step",
             _ms(numbers.step_ms),
-            f"mean of {steps.counted} steps, {steps.warmup} warm-up",
+            f"mean of {steps.counted} steps",
             "",
         ),
         (
             "Time that trained",
             _percent(numbers.trained_share),
-            "forward, backward, optimizer",
+            "of a step",
             "good",
         ),
         _wait_card(numbers),
@@ -83,13 +84,13 @@ def _numbers(numbers: Headline, steps: StepRange) -> Component:
         (
             "Input, slowest rank",
             _ms(numbers.input_ms),
-            f"rank {numbers.input_rank}, mean a step",
+            f"rank {numbers.input_rank}",
             "input",
         ),
         (
             "Transfer hidden",
             _percent(numbers.hidden_share),
-            "runs while the rank computes",
+            "behind compute",
             "",
         ),
     ]
@@ -121,11 +122,11 @@ def _ms(value: float | None) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return NOT_MEASURED if share is None else f"{share:.0%}"
+    return NOT_MEASURED if share is None else f"{100 * share:.0f} %"
 
 
 def _of_step(share: float | None) -> str:
-    return "the clocks cannot be compared" if share is None else f"{share:.0%} of a step"
+    return "the clocks cannot be compared" if share is None else f"{100 * share:.0f} % of a step"
 
 
 def _findings(report: Report, findings: list[PlacedFinding], relative: Relative) -> Component:
@@ -174,7 +175,7 @@ def _finding_text(placed: PlacedFinding) -> list[Component]:
     parts = [
         html.H3(
             [
-                finding.message,
+                finding.message[:1].upper() + finding.message[1:],
                 html.Span(f"{placed.result.code} {placed.result.name}", className="code"),
             ]
         ),
@@ -192,8 +193,8 @@ def _finding_text(placed: PlacedFinding) -> list[Component]:
 
 def _facts(finding: Finding) -> list[Component]:
     facts = [
-        ("arrives last" if finding.victims else "ranks", _ranks(finding.culprits)),
-        ("wait for it", _ranks(finding.victims)),
+        ("culprit ranks", _ranks(finding.culprits)),
+        ("waiting ranks", _ranks(finding.victims)),
         ("hosts", ", ".join(finding.hosts)),
         ("steps", ", ".join(f"{first}–{last}" for first, last in finding.steps)),
         ("where", ", ".join(f"{at.file}:{at.line} in {at.function}" for at in finding.where[:3])),
@@ -254,10 +255,9 @@ def _other_checks(results: tuple[CheckResult, ...]) -> Component:
         )
         for result in others
     ]
-    count = f"{len(others)} other check{'s' * (len(others) != 1)}"
-    return html.Details(
-        [html.Summary(f"{count}: clean, skipped"), html.Ul(rows)], className="others"
-    )
+    counts = Counter(result.outcome.value for result in others)
+    said = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    return html.Details([html.Summary(f"Other checks: {said}"), html.Ul(rows)], className="others")
 
 
 def _notes(report: Report) -> Component:

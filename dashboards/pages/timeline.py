@@ -5,7 +5,7 @@ from __future__ import annotations
 from dash import html
 from dash.development.base_component import Component
 
-from ddpdoctor.dashboards.figures import label_of, shown_phases
+from ddpdoctor.dashboards.figures import shown_phases
 from ddpdoctor.dashboards.links import PlacedFinding
 from ddpdoctor.dashboards.pages.frame import DECORATION, Relative, named
 
@@ -90,7 +90,7 @@ def _legend(split: bool) -> Component:
             html.Li(
                 [
                     html.Span(className=f"swatch phase-{phase.label}", **DECORATION),
-                    label_of(phase),
+                    phase.label,
                 ]
             )
             for phase in shown_phases(split)
@@ -129,8 +129,10 @@ def _help() -> list[Component]:
         html.H2("Keys"),
         html.Dl(rows, className="keys"),
         html.P(
-            "Wheel zooms at the pointer, drag moves, shift and wheel moves in time, wheel over the "
-            "rank names scrolls. In the strip above, drag to choose a stretch.",
+            "Upper half of a rank: its training thread. Lower half: its collectives, pale while they "
+            "wait for the last rank, full while bytes move. Wheel zooms at the pointer, drag moves, "
+            "shift and wheel moves in time, wheel over the rank names scrolls. In the strip above, "
+            "drag to choose a stretch.",
             className="dim",
         ),
     ]

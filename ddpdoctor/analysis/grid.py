@@ -22,6 +22,8 @@ OWN_PHASES = (
 UNSPLIT_PHASES = (
     Phase.INPUT, Phase.FORWARD, Phase.BACKWARD, Phase.BLOCKED, Phase.OPTIMIZER, Phase.BETWEEN,
 )  # fmt: skip
+SCALE_PERCENTILE = 99.0
+NOISE_SHARE = 0.05  # of a step
 _NS_PER_MS = 1e6
 
 
@@ -55,7 +57,8 @@ class StepGrid:
         """The phase that exceeds its median most, per rank and step."""
         excess = np.stack([_over_median(self.of_phase(phase)) for phase in OWN_PHASES])
         largest = np.argmax(np.nan_to_num(excess, nan=-np.inf), axis=0)
-        return np.array(OWN_PHASES, np.int64)[largest]
+        cause: Ints = np.array(OWN_PHASES, np.int64)[largest]
+        return cause
 
     @cached_property
     def step_ms(self) -> Floats:
@@ -114,6 +117,7 @@ class StepMap:
     begin_ms: Floats
     end_ms: Floats
     cause: Ints
+    top_ms: float  # where a colour scale should end
 
 
 def pooled(grid: StepGrid, most_columns: int) -> StepMap:
@@ -137,7 +141,16 @@ def pooled(grid: StepGrid, most_columns: int) -> StepMap:
         grid.begin_ms[:, starts],
         grid.end_ms[:, stops - 1],
         grid.cause[rows, pick],
+        _top_ms(grid),
     )
+
+
+def _top_ms(grid: StepGrid) -> float:
+    """One spike must not darken all the rest, and noise must not look like a fault."""
+    if not grid.own_excess_ms.size:
+        return 1.0
+    typical = float(np.nanmedian(grid.step_ms))
+    return max(float(np.nanpercentile(grid.own_excess_ms, SCALE_PERCENTILE)), NOISE_SHARE * typical)
 
 
 @dataclass(frozen=True)

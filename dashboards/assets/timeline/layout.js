@@ -5,7 +5,7 @@ import { firstAbove } from "./data.js";
 export const GUTTER = 84;
 export const RULER = 42;
 const LEAST_ROW = 14;
-const MOST_ROW = 56;
+const MOST_ROW = 132;
 const LANES_FROM = 26; // rows lower than this show the training thread only
 
 export class Layout {
@@ -66,7 +66,7 @@ export class Layout {
     const top = this.top(row) + 2;
     const inner = this.row - 4;
     if (this.row < LANES_FROM) return { thread: [top, inner], calls: null };
-    const thread = Math.round(inner * 0.56);
+    const thread = Math.round(inner * 0.5);
     return { thread: [top, thread], calls: [top + thread + 1, inner - thread - 1] };
   }
 

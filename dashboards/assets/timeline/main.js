@@ -39,7 +39,7 @@ class Timeline {
     byId("finding-links").addEventListener("click", (event) => this.followed(event));
     this.resize();
     this.restore(true);
-    this.canvas.focus({ preventScroll: true });
+    this.canvas.focus({ preventScroll: true, focusVisible: false });
   }
 
   middle() {

@@ -57,11 +57,12 @@ export class Minimap {
       c.fillStyle = theme.accent;
       c.globalAlpha = 0.45;
       c.fillRect(x, this.height - high, wide, high);
-      c.globalAlpha = 1;
+      c.globalAlpha = 0.75;
       c.fillStyle = theme.phases[PHASE.WAIT];
       const wait = Math.min(full, (step_wait[i] / top) * full);
       c.fillRect(x, this.height - wait, wide, wait);
     }
+    c.globalAlpha = 1;
   }
 
   // A few long first steps must not flatten all the others.
