@@ -1,0 +1,56 @@
+# `make demo` and `make test` do everything on a fresh machine with Python 3.11.
+SHELL := /bin/bash
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := .stamps
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format lint types contracts clean
+
+help: ## what the targets do
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+# torch first and by itself: a plain `torch` would take a CUDA build of several GB.
+$(STAMPS)/venv: pyproject.toml
+	@mkdir -p $(STAMPS)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0 numpy
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(STAMPS)/tests: $(STAMPS)/venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test,dev]'
+	@touch $@
+
+$(STAMPS)/chromium:
+	@mkdir -p $(STAMPS)
+	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }
+	command -v tc >/dev/null || apt-get install -y -qq iproute2 >/dev/null
+	@touch $@
+
+demo: $(STAMPS)/venv ## record two real ranks with a fault in them, and show the report
+	@$(BIN)/python sample_traces/programs/demo.py
+
+format: $(STAMPS)/tests ## write the format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: $(STAMPS)/tests ## format and lint, as checked by CI
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(STAMPS)/tests ## mypy --strict
+	$(BIN)/mypy
+
+contracts: $(STAMPS)/tests ## the direction of imports
+	$(BIN)/lint-imports
+
+check: lint types contracts ## all of that and the fast tests, in under two minutes
+	$(BIN)/pytest -m 'not job'
+
+test: $(STAMPS)/tests $(STAMPS)/chromium ## all tests: real ranks, py-spy, Chromium, slow links
+	$(BIN)/pytest
+
+clean: ## remove what the targets made
+	rm -rf $(VENV) $(STAMPS) build dist *.egg-info

@@ -1,0 +1,56 @@
+"""DD301 input-bound."""
+
+from __future__ import annotations
+
+from ddpdoctor.checks import Outcome
+from ddpdoctor.events import Phase
+from ddpdoctor.findings import Severity
+from tests.builders import LINE, StepTimes, result_of, simulate, with_loader, with_samples
+
+
+def all_wait(ms: float):
+    return simulate(lambda rank, step: StepTimes(input=ms))
+
+
+def test_a_loader_without_workers_that_takes_half_the_step() -> None:
+    run = with_samples(with_loader(all_wait(20), workers=0), 0, Phase.INPUT, 50)
+
+    (finding,) = result_of("DD301", run).findings
+
+    assert finding.severity is Severity.ERROR
+    assert finding.culprits == (0, 1)
+    assert finding.where[0].line == LINE[Phase.INPUT].line
+    assert "num_workers=2" in finding.fix
+    assert "17.0 ms instead of 37.0 ms" in finding.fix
+
+
+def test_workers_that_are_too_slow() -> None:
+    (finding,) = result_of("DD301", with_loader(all_wait(4), workers=3)).findings
+
+    assert finding.severity is Severity.WARNING
+    assert finding.fix.startswith("3 workers are too slow")
+
+
+def test_a_short_wait_is_clean() -> None:
+    assert result_of("DD301", with_loader(all_wait(1))).outcome is Outcome.CLEAN
+
+
+def test_one_rank_that_waits_is_a_late_rank_and_not_an_input_bound_job() -> None:
+    run = simulate(lambda rank, step: StepTimes(input=41 if rank == 1 else 1))
+
+    assert result_of("DD301", with_loader(run)).outcome is Outcome.CLEAN
+    assert result_of("DD101", with_loader(run)).outcome is Outcome.FINDINGS
+
+
+def test_bursts_count_though_the_median_wait_is_zero() -> None:
+    """A loader that delivers in bursts (a worker's prefetch runs empty every fourth step)."""
+    run = simulate(lambda rank, step: StepTimes(input=60 if step % 4 == 0 else 0))
+
+    (finding,) = result_of("DD301", with_loader(run, workers=4)).findings
+
+    median = next(e.value for e in finding.evidence if e.what == "its median over the steps")
+    assert median == 0
+
+
+def test_input_without_a_torch_loader_is_not_measured() -> None:
+    assert result_of("DD301", all_wait(20)).outcome is Outcome.SKIPPED

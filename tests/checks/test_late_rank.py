@@ -1,0 +1,117 @@
+"""DD101 late-rank."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddpdoctor.checks import Outcome
+from ddpdoctor.events import Phase
+from ddpdoctor.findings import Confidence, Severity
+from tests.builders import LINE, StepTimes, result_of, simulate, with_ranks, with_samples
+
+ORIGINS = ["input", "forward", "backward", "optimizer", "between"]
+
+
+def late_by(ms: float, phase: str, rank: int = 1):
+    """Times of a job in which one rank spends more in one phase."""
+
+    def times(r: int, _step: int) -> StepTimes:
+        usual = StepTimes()
+        if r != rank:
+            return usual
+        return replace(usual, **{phase: getattr(usual, phase) + ms})
+
+    return times
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_it_names_the_rank_the_origin_and_the_delay(origin: str, ranks: int) -> None:
+    run = simulate(late_by(40, origin), ranks, transfer_ms=(0.5, 0.5, 0.5))
+    run = with_samples(run, 1, Phase[origin.upper()], 100)
+
+    result = result_of("DD101", run)
+
+    (finding,) = result.findings
+    assert finding.culprits == (1,)
+    assert finding.victims == tuple(rank for rank in range(ranks) if rank != 1)
+    assert finding.severity is Severity.ERROR
+    assert finding.confidence is Confidence.CERTAIN
+    assert finding.where[0].line == LINE[Phase[origin.upper()]].line
+    delay = next(e.value for e in finding.evidence if e.what == "delay it caused per step")
+    assert delay == pytest.approx(40, abs=0.6)
+    assert finding.lost_s == pytest.approx(0.040 * 36, rel=0.05)
+
+
+def test_without_the_second_witness_it_is_only_likely_and_names_no_line() -> None:
+    (finding,) = result_of("DD101", simulate(late_by(40, "forward"))).findings
+
+    assert finding.confidence is Confidence.LIKELY
+    assert finding.where == ()
+
+
+def test_a_lateness_spread_over_phases_has_no_named_origin() -> None:
+    def times(rank: int, _step: int) -> StepTimes:
+        return StepTimes() if rank == 0 else StepTimes(11, 15, 20, 11, 10.5)
+
+    (finding,) = result_of("DD101", simulate(times)).findings
+
+    assert finding.confidence is Confidence.POSSIBLE
+    assert "no single phase explains it" in finding.message
+    assert "Measure next" in finding.fix
+
+
+def test_equal_ranks_are_clean() -> None:
+    assert result_of("DD101", simulate(lambda rank, step: StepTimes())).outcome is Outcome.CLEAN
+
+
+def test_ranks_that_are_late_in_turn_are_clean() -> None:
+    def times(rank: int, step: int) -> StepTimes:
+        return StepTimes(forward=45 if step % 2 == rank else 5)
+
+    assert result_of("DD101", simulate(times)).outcome is Outcome.CLEAN
+
+
+def test_always_last_by_a_little_is_no_finding() -> None:
+    assert result_of("DD101", simulate(late_by(0.2, "forward"))).outcome is Outcome.CLEAN
+
+
+def test_one_long_pause_is_not_a_late_rank() -> None:
+    """The mean delay is large; the typical one is not."""
+
+    def times(rank: int, step: int) -> StepTimes:
+        return StepTimes(between=2000.5 if (rank, step) == (1, 20) else 0.5)
+
+    assert result_of("DD101", simulate(times)).outcome is Outcome.CLEAN
+
+
+def test_two_late_ranks_of_four_are_not_blamed_on_one() -> None:
+    def times(rank: int, _step: int) -> StepTimes:
+        return StepTimes(forward=45 if rank in (1, 2) else 5)
+
+    assert result_of("DD101", simulate(times, 4)).outcome is Outcome.CLEAN
+
+
+def test_a_single_rank_is_skipped() -> None:
+    result = result_of("DD101", simulate(lambda rank, step: StepTimes(), 1))
+
+    assert result.outcome is Outcome.SKIPPED
+    assert result.reason == "a single rank waits for nobody"
+
+
+def test_few_steps_are_skipped() -> None:
+    result = result_of("DD101", simulate(late_by(40, "forward"), steps=5))
+
+    assert result.outcome is Outcome.SKIPPED
+
+
+def test_clocks_that_cannot_be_compared_are_skipped() -> None:
+    run = simulate(late_by(40, "forward"))
+    other_clock = with_ranks(
+        run,
+        lambda trace: replace(trace, info=replace(trace.info, clock_id=f"boot{trace.info.rank}")),
+    )
+
+    assert result_of("DD101", other_clock).outcome is Outcome.SKIPPED
