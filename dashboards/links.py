@@ -31,8 +31,8 @@ def placed_findings(report: Report, grid: StepGrid) -> list[PlacedFinding]:
 
 
 def _placed(report: Report, grid: StepGrid) -> Iterator[PlacedFinding]:
-    for number, (result, finding) in enumerate(report.findings):
-        key = f"{result.code}.{number}"
+    for result, finding in report.findings:
+        key = f"{result.code}.{result.findings.index(finding)}"
         query = _view_of(finding) or _derived(finding, grid)
         linked = urlencode({**query, "finding": key}) if query else None
         yield PlacedFinding(key, result, finding, linked)

@@ -129,10 +129,10 @@ def _help() -> list[Component]:
         html.H2("Keys"),
         html.Dl(rows, className="keys"),
         html.P(
-            "Upper half of a rank: its training thread. Lower half: its collectives, pale while they "
-            "wait for the last rank, full while bytes move. Wheel zooms at the pointer, drag moves, "
-            "shift and wheel moves in time, wheel over the rank names scrolls. In the strip above, "
-            "drag to choose a stretch.",
+            "Upper half of a rank: its training thread. Lower half: its collectives, pale while "
+            "they wait for the last rank, full while bytes move. Wheel zooms at the pointer, drag "
+            "moves, shift and wheel moves in time, wheel over the rank names scrolls. In the strip "
+            "above, drag to choose a stretch.",
             className="dim",
         ),
     ]

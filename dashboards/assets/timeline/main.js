@@ -58,7 +58,7 @@ class Timeline {
     view.stop();
     view.forget();
     const asked = view.read(location.search);
-    const target = asked ?? view.whole();
+    const target = asked ?? view.steps();
     view.set(target.t0, target.t1);
     if (view.rank !== null) this.layout.show(view.rank);
     this.showSelection(asked === null);
@@ -212,7 +212,7 @@ class Timeline {
 
   open(finding) {
     this.view.settle();
-    const target = this.view.read(`?${finding.query}`) ?? this.view.whole();
+    const target = this.view.read(`?${finding.query}`) ?? this.view.steps();
     history.pushState(null, "", `${location.pathname}?${finding.query}`);
     if (this.view.rank !== null) this.layout.show(this.view.rank);
     this.showSelection(false);

@@ -56,10 +56,10 @@ export class Minimap {
       const high = Math.min(full, (step_ms[i] / top) * full);
       c.fillStyle = theme.accent;
       c.globalAlpha = 0.45;
-      c.fillRect(x, this.height - high, wide, high);
-      c.globalAlpha = 0.75;
+      const wait = Math.min(high, (step_wait[i] / top) * full);
+      c.fillRect(x, this.height - high, wide, high - wait);
+      c.globalAlpha = 0.8;
       c.fillStyle = theme.phases[PHASE.WAIT];
-      const wait = Math.min(full, (step_wait[i] / top) * full);
       c.fillRect(x, this.height - wait, wide, wait);
     }
     c.globalAlpha = 1;

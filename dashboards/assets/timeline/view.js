@@ -21,6 +21,15 @@ export class View {
     return { t0: 0, t1: this.source.meta.duration || 1 };
   }
 
+  // What a link without a place shows: the steps, with a little of what is before and after.
+  steps() {
+    const { step_begin, step_end } = this.source.whole;
+    if (!step_begin.length) return this.whole();
+    const [begin, end] = [step_begin[0], step_end[step_end.length - 1]];
+    const margin = (end - begin) * 0.01;
+    return { t0: begin - margin, t1: end + margin };
+  }
+
   set(t0, t1) {
     const all = this.source.meta.duration || 1;
     const span = Math.min(Math.max(t1 - t0, LEAST_MS), all * 1.1);
