@@ -22,7 +22,7 @@ def open_overview(page: Page, address: str) -> None:
 
 def open_timeline(page: Page, address: str, query: str = "") -> Locator:
     page.goto(address)
-    page.goto(f"{address.split('?')[0]}timeline{query}")
+    page.goto(f"{address.partition('?')[0]}timeline{query}")
     page.wait_for_selector(COMPLETE)
     return page.locator("#timeline")
 
@@ -39,9 +39,8 @@ def span_of_view(page: Page) -> float:
 
 def until(page: Page, condition: str) -> None:
     """A condition in JavaScript on `view`, the query string of the address bar."""
-    page.wait_for_function(
-        f"() => {{ const view = Object.fromEntries(new URLSearchParams(location.search)); return {condition} }}"
-    )
+    view = "Object.fromEntries(new URLSearchParams(location.search))"
+    page.wait_for_function(f"() => {{ const view = {view}; return {condition} }}")
 
 
 def box_of(canvas: Locator) -> dict[str, float]:
@@ -83,7 +82,6 @@ def test_wheel_zooms_at_the_pointer(page: Page, address: str) -> None:
     for _ in range(4):
         page.mouse.wheel(0, -200)
     until(page, f"view.t1 - view.t0 < {0.5 * span_of_view(page)}")
-    after = shown(page)
 
     def at(view: dict[str, str]) -> float:
         return float(view["t0"]) + share * (float(view["t1"]) - float(view["t0"]))
@@ -205,7 +203,7 @@ def test_theme_is_switched_and_kept(page: Page, address: str) -> None:
     open_overview(page, address)
     assert page.evaluate("document.documentElement.dataset.theme") == "light"
     page.get_by_role("button", name="Theme").click()
-    page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
+    page.wait_for_function("() => document.documentElement.dataset.theme === 'dark'")
     page.reload()
     page.wait_for_selector("#step-areas .main-svg")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
@@ -221,7 +219,7 @@ def test_a_cell_of_the_map_opens_its_place(page: Page, address: str) -> None:
 
 
 def test_without_the_token_nothing_is_shown(page: Page, address: str, seen: Seen) -> None:
-    answer = page.goto(f"{address.split('?')[0]}timeline")
+    answer = page.goto(f"{address.partition('?')[0]}timeline")
     assert answer is not None
     assert answer.status == 403
     assert "rank" not in (page.text_content("body") or "")
