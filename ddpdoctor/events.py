@@ -182,6 +182,7 @@ class RankInfo:
     backend: str
     device: str
     clock_id: str  # boot id and time namespace: equal ids share one monotonic clock
+    network_id: str  # boot id and network namespace: equal ids talk over loopback
     wall_minus_monotonic_ns: int
     began_ns: int  # monotonic
     timer: str  # "host": stamps of the CPU; completions on CUDA are then not measured

@@ -160,8 +160,8 @@ class _Timeline:
             inside, index = _covering(spans.begin, spans.end, at)
             self._phase[inside] = spans.phase[index[inside]]
         inside, index = _covering(blocked.begin, blocked.end, at)
-        waiting = at < blocked.split[index]
-        self._phase[inside] = np.where(waiting, Phase.WAIT, Phase.TRANSFER)[inside]
+        waiting = at[inside] < blocked.split[index[inside]]
+        self._phase[inside] = np.where(waiting, Phase.WAIT, Phase.TRANSFER)
         self._outstanding = _covering(*transfers, at)[0]
         self._step_index = self._index_of_step(at)
 

@@ -275,7 +275,7 @@ def _read_records(
     if region.offset < 0 or not 0 <= length <= MAX_REGION_BYTES:
         raise BadTraceFile(path, f"its header claims an impossible region at {region.offset}")
     end = region.offset + length
-    if end > size and (closed or region.offset >= size):
+    if length and end > size and (closed or region.offset >= size):
         raise BadTraceFile(
             path, f"is truncated: it has {size} bytes, and its records go up to byte {end}"
         )

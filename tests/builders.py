@@ -135,7 +135,8 @@ def _trace(rank: int, state: _Rank, world_size: int, hosts: Sequence[str]) -> Ra
 
 def rank_info(rank: int, world_size: int, **changes: object) -> RankInfo:
     info = RankInfo(
-        rank, world_size, rank, "node0", 1000 + rank, "gloo", "cpu", "boot/time:[1]", 0, START_NS,
+        rank, world_size, rank, "node0", 1000 + rank, "gloo", "cpu", "boot/time:[1]",
+        f"boot/net:[{rank}]", 0, START_NS,
         "host", {}, {"python": "3.11.7", "torch": "2.13.0"}, {"train.py": "aaaa"}, 1, 8,
     )  # fmt: skip
     return replace(info, **changes)  # type: ignore[arg-type]

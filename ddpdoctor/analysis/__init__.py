@@ -24,7 +24,9 @@ def analyze(run: Run) -> Analysis:
     tables = build_tables(run)
     steps = _counted_steps(tables.steps)
     counted = _within(tables.steps, steps)
-    late = late_arrivals(run, tables, steps) if tables.clock.comparable else {}
+    judged = tables.clock.comparable and steps.counted > 0
+    late = late_arrivals(run, tables, steps) if judged else {}
+    link = fit_link(tables, steps, run.info.world_size) if judged else None
     ranks = tuple(
         RankStats(
             trace.info.rank,
@@ -41,7 +43,7 @@ def analyze(run: Run) -> Analysis:
         run.info.world_size,
         steps,
         ranks,
-        fit_link(tables, steps, run.info.world_size),
+        link,
         _recorder_cost(run.ranks),
     )
 

@@ -14,8 +14,8 @@ What to do
     interface is used (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), then the link itself.
 
 When it is wrong
-    Where several ranks share the cores of one host, transfers compete with compute for the CPU,
-    and a slow transfer may be a busy CPU. The evidence says whether ranks share a host.
+    On gloo between ranks of one host no link is in use: transfers are copies by the CPU and compete
+    with compute for it. They are then reported as info, since no network can be at fault.
 """
 
 from __future__ import annotations
@@ -60,15 +60,16 @@ def bandwidth_bound(run: Analysis) -> Iterator[Finding]:
 
 def _finding(run: Analysis, link: LinkFit, bytes_ms: float, share: float) -> Finding:
     hosts = tuple(sorted({stats.host for stats in run.ranks}))
+    by_cpu = _moved_by_the_cpu(run)
     megabytes = link.bytes_per_step / 1e6
     return Finding(
-        severity=Severity.ERROR if share >= SHARE_ERROR else Severity.WARNING,
+        severity=_severity(share, by_cpu=by_cpu),
         confidence=Confidence.LIKELY,
         message=(
             f"the step waits {bytes_ms:.1f} ms of {run.step_ms:.1f} ms ({percent(share)}) for "
             f"{megabytes:.1f} MB of gradients to move, at {link.busbw_gb_per_s or 0:.3f} GB/s"
         ),
-        fix=_fix(run, link, bytes_ms),
+        fix=_fix_of_cpu(run) if by_cpu else _fix_of_link(run, link, bytes_ms),
         hosts=hosts,
         steps=((run.steps.first_sync, run.steps.last_sync),),
         evidence=tuple(_evidence(run, link, bytes_ms, share)),
@@ -86,29 +87,40 @@ def _evidence(run: Analysis, link: LinkFit, bytes_ms: float, share: float) -> It
     yield Evidence("a small message takes (alpha)", link.alpha_ms, "ms")
     overlapped = [stats.times.overlapped_ms or 0.0 for stats in run.ranks]
     yield Evidence("communication hidden behind compute", sum(overlapped) / len(overlapped), "ms")
-    yield Evidence("ranks on one host", _ranks_on_one_host(run))
+    yield Evidence("backend", run.run.info.backend)
 
 
-def _ranks_on_one_host(run: Analysis) -> int:
-    hosts = [stats.host for stats in run.ranks]
-    return max(hosts.count(host) for host in hosts)
+def _moved_by_the_cpu(run: Analysis) -> bool:
+    """gloo between ranks that talk over loopback."""
+    networks = {trace.info.network_id for trace in run.run.ranks}
+    return run.run.info.backend == "gloo" and len(networks) == 1
 
 
-def _fix(run: Analysis, link: LinkFit, bytes_ms: float) -> str:
+def _severity(share: float, *, by_cpu: bool) -> Severity:
+    if by_cpu:
+        return Severity.INFO
+    return Severity.ERROR if share >= SHARE_ERROR else Severity.WARNING
+
+
+def _fix_of_cpu(run: Analysis) -> str:
+    threads = sum(trace.info.threads or 0 for trace in run.run.ranks)
+    cpus = run.run.ranks[0].info.cpus
+    return (
+        f"The ranks share a host, and gloo moves their gradients by the CPU: {threads} "
+        f"compute threads "
+        f"of {len(run.ranks)} ranks on {cpus} CPUs leave it little. Use fewer threads or "
+        f"ranks a host; on "
+        "GPUs use NCCL."
+    )
+
+
+def _fix_of_link(run: Analysis, link: LinkFit, bytes_ms: float) -> str:
     halved_ms = run.step_ms - bytes_ms * COMPRESSION
-    text = (
-        "Halve the bytes: model.register_comm_hook(None, default_hooks.fp16_compress_hook) "
-        "brings a step to "
-        f"about {halved_ms:.1f} ms; or reduce every N-th micro-batch only (model.no_sync())."
-    )
-    where = (
-        " The ranks share a host, so a busy CPU can look like a slow link: compare with "
-        "fewer threads per rank."
-        if _ranks_on_one_host(run) > 1
-        else ""
-    )
     speed = f"{link.busbw_gb_per_s:.3f} GB/s" if link.busbw_gb_per_s is not None else "this rate"
     return (
-        f"{text} If {speed} is below what the network should give, check the interface in use "
-        f"(GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME) before anything else.{where}"
+        f"If {speed} is below what the network should give, check first which interface is used "
+        "(GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME). Else halve the bytes: "
+        "model.register_comm_hook(None, "
+        f"default_hooks.fp16_compress_hook) brings a step to about {halved_ms:.1f} ms of "
+        f"{run.step_ms:.1f} ms; or reduce only every N-th micro-batch (model.no_sync())."
     )

@@ -35,7 +35,7 @@ SHARE_WARNING: Final = (
     0.10  # reports of slow input begin to matter to people at a tenth of the step
 )
 SHARE_ERROR: Final = 0.30
-LEAST_MS: Final = 1.0  # a sub-millisecond wait is the loader's own overhead
+LEAST_MS: Final = 2.0  # handing over a ready batch from a worker takes about 1 ms on a busy host
 
 
 @trace_check("DD301", "input-bound")

@@ -40,7 +40,8 @@ def rank_info(rank: int, world_size: int) -> RankInfo:
         pid=os.getpid(),
         backend=str(dist.get_backend()),
         device="cuda" if torch.cuda.is_available() else "cpu",
-        clock_id=clock_id(),
+        clock_id=_kernel_id("time"),
+        network_id=_kernel_id("net"),
         wall_minus_monotonic_ns=time.time_ns() - time.monotonic_ns(),
         began_ns=time.monotonic_ns(),
         timer="host",
@@ -52,14 +53,13 @@ def rank_info(rank: int, world_size: int) -> RankInfo:
     )
 
 
-def clock_id() -> str:
-    """Equal on processes that share CLOCK_MONOTONIC: same boot, same time namespace."""
+def _kernel_id(namespace: str) -> str:
+    """Boot id and a namespace of this process: equal where two processes share it."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     try:
-        namespace = os.readlink("/proc/self/ns/time")
-    except OSError:  # a kernel without time namespaces
-        namespace = "time:[0]"
-    return f"{boot}/{namespace}"
+        return f"{boot}/{os.readlink(f'/proc/self/ns/{namespace}')}"
+    except OSError:  # a kernel without namespaces of this kind
+        return boot
 
 
 def environment(variables: dict[str, str]) -> dict[str, str]:

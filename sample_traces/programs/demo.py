@@ -1,5 +1,6 @@
 """`make demo`: record two real ranks of which one is slow, and show what the report says."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,8 @@ def main() -> int:
         str(TRAIN), "--wrap", "--fault", "backward",
     ]  # fmt: skip
     print("$ torchrun --nproc-per-node 2 train.py --wrap --fault backward", flush=True)
-    trained = subprocess.run(command, cwd=folder, timeout=120, check=False)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    trained = subprocess.run(command, cwd=folder, env=environment, timeout=120, check=False)
     if trained.returncode != 0:
         return trained.returncode
     print(f"\n$ cd {folder}\n$ ddpdoctor report", flush=True)

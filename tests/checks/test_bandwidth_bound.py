@@ -47,6 +47,18 @@ def test_a_slow_link_is_named_with_its_rate() -> None:
     assert "fp16_compress_hook" in finding.fix
 
 
+def test_gloo_on_one_host_has_no_link_to_blame() -> None:
+    run = with_small_messages(equal_ranks((40, 40)), 0.3)
+    one_host = with_ranks(
+        run, lambda trace: replace(trace, info=replace(trace.info, network_id="boot/net:[1]"))
+    )
+
+    (finding,) = result_of("DD201", one_host).findings
+
+    assert finding.severity is Severity.INFO
+    assert "compute threads" in finding.fix
+
+
 def test_a_fast_link_is_clean() -> None:
     assert (
         result_of("DD201", with_small_messages(equal_ranks((1, 1)), 0.1)).outcome is Outcome.CLEAN

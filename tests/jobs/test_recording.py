@@ -1,0 +1,248 @@
+"""Real ranks on gloo: what is recorded is the truth, and training is as without us."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from ddpdoctor import load_run
+from ddpdoctor.errors import DdpDoctorError
+from tests.launching import (
+    PROGRAMS,
+    TRAIN,
+    Finished,
+    ddpdoctor,
+    ddpdoctor_run,
+    environment,
+    finish,
+    started,
+    torchrun,
+)
+
+pytestmark = pytest.mark.job
+
+LATE_MS = 40.0
+
+
+def report_of(folder: Path, *arguments: str) -> tuple[int, dict]:
+    """Exit status and report object on the newest run in a folder."""
+    done = finish(ddpdoctor("report", "--json", *arguments), folder)
+    assert done.status in (0, 1), done.err
+    return done.status, json.loads(done.out)
+
+
+def findings(report: dict, code: str) -> list[dict]:
+    return next(result for result in report["results"] if result["code"] == code)["findings"]
+
+
+def line_of(text: str, program: Path = TRAIN) -> int:
+    lines = program.read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line)
+
+
+@pytest.mark.parametrize("origin", ["input", "forward", "backward", "optimizer", "between"])
+def test_a_late_rank_is_named_with_its_origin_and_line(origin: str, tmp_path: Path) -> None:
+    trained = finish(torchrun(TRAIN, "--wrap", "--fault", origin), tmp_path)
+    assert trained.status == 0, trained.err
+
+    status, report = report_of(tmp_path)
+
+    assert status == 1
+    assert report["primary"] == "DD101"
+    (finding,) = findings(report, "DD101")
+    assert finding["culprits"] == [1]
+    assert finding["confidence"] == "certain"
+    assert f"more {origin} time" in [e["what"] for e in finding["evidence"]][3]
+    caused = next(e for e in finding["evidence"] if e["what"] == "delay it caused per step")
+    assert caused["value"] == pytest.approx(LATE_MS, abs=LATE_MS / 4)
+    # The sleeping line itself; `late` is called from everywhere but the loader.
+    sleep = "time.sleep(self.options.load_ms" if origin == "input" else "time.sleep(options.late_ms"
+    assert finding["where"][0]["line"] == line_of(sleep)
+    assert_identity(report)
+    assert "DD101 late-rank" in trained.err  # rank 0's short report at the end
+
+
+def assert_identity(report: dict) -> None:
+    """input + forward + backward + wait + transfer + optimizer + between = step (design §4)."""
+    for rank in report["time"]["ranks"]:
+        terms = ("input", "forward", "backward", "wait", "transfer", "optimizer", "between")
+        assert sum(rank[f"{term}_ms"] for term in terms) == pytest.approx(rank["step_ms"], abs=0.01)
+        assert rank["between_ms"] >= 0
+
+
+def test_with_batch_norm_the_victims_wait_in_forward_and_the_origin_is_still_the_input(
+    tmp_path: Path,
+) -> None:
+    command = torchrun(TRAIN, "--wrap", "--fault", "input", "--batch-norm", "--steps", "40")
+    assert finish(command, tmp_path).status == 0
+
+    _, report = report_of(tmp_path)
+
+    (finding,) = findings(report, "DD101")
+    assert finding["culprits"] == [1]
+    assert "comes from its input" in finding["message"]
+    victim, culprit = report["time"]["ranks"]
+    assert victim["wait_ms"] > LATE_MS / 2 > victim["forward_ms"]
+    assert culprit["input_ms"] > LATE_MS / 2
+
+
+def test_weights_and_exit_status_are_those_of_plain_training(tmp_path: Path) -> None:
+    """Wrapped, and unchanged under `ddpdoctor run`: equal bit by bit."""
+    plain = finish(torchrun(TRAIN, "--save", "plain"), tmp_path)
+    wrapped = finish(torchrun(TRAIN, "--save", "wrapped", "--wrap"), tmp_path)
+    watched = finish(ddpdoctor_run(TRAIN, "--save", "watched"), tmp_path)
+
+    assert (plain.status, wrapped.status, watched.status) == (0, 0, 0), watched.err
+    for rank in range(2):
+        expected = torch.load(tmp_path / f"plain.{rank}")
+        for name in ("wrapped", "watched"):
+            weights = torch.load(tmp_path / f"{name}.{rank}")
+            assert weights.keys() == expected.keys()
+            assert all(torch.equal(weights[key], expected[key]) for key in expected)
+    assert len(list((tmp_path / "ddpdoctor_runs").iterdir())) == 2
+
+
+def test_a_failing_script_fails_as_without_us(tmp_path: Path) -> None:
+    program = PROGRAMS / "raises_on_rank_1.py"
+    plain = finish(torchrun(program), tmp_path)
+    watched = finish(ddpdoctor_run(program), tmp_path)
+
+    assert plain.status == watched.status == 1
+    assert "ZeroDivisionError" in watched.err
+    _, report = report_of(tmp_path, "--fail-on", "never")
+    assert report["time"]["steps"]["counted"] > 0
+
+
+def test_spawned_ranks_are_recorded(tmp_path: Path) -> None:
+    done = finish([sys.executable, str(PROGRAMS / "spawned.py")], tmp_path)
+
+    assert done.status == 0, done.err
+    status, report = report_of(tmp_path)
+    assert status == 0
+    assert [rank["rank"] for rank in report["time"]["ranks"]] == [0, 1]
+
+
+def test_switched_off_nothing_is_written(tmp_path: Path) -> None:
+    done = finish(torchrun(TRAIN, "--wrap"), tmp_path, environment(DDPDOCTOR_DISABLE="1"))
+
+    assert done.status == 0
+    assert not (tmp_path / "ddpdoctor_runs").exists()
+
+
+def test_ranks_that_were_killed_leave_a_readable_record(tmp_path: Path) -> None:
+    command = torchrun(TRAIN, "--wrap", "--steps", "100000")
+    with started(command, tmp_path) as job:
+        pids = wait_for_ranks(tmp_path, job)
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        job.communicate(timeout=60)
+
+    _, report = report_of(tmp_path, "--fail-on", "never")
+
+    assert report["time"]["steps"]["counted"] >= 20
+    assert report["notes"] == []
+
+
+def wait_for_ranks(folder: Path, job, steps: int = 30) -> list[int]:
+    """Pids of both ranks once each has recorded some steps."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert job.poll() is None, "the job ended early"
+        time.sleep(0.2)
+        runs = list((folder / "ddpdoctor_runs").glob("*"))
+        try:
+            ranks = load_run(runs[0]).ranks if runs else ()
+        except DdpDoctorError:
+            continue
+        if len(ranks) == 2 and all(len(rank.steps) >= steps for rank in ranks):
+            return [rank.info.pid for rank in ranks]
+    raise AssertionError("the ranks recorded no steps in time")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounting a small file system needs root")
+def test_a_full_disk_costs_one_warning_and_the_training_ends_well(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = finish(["mount", "-t", "tmpfs", "-o", "size=7m", "tmpfs", str(disk)], tmp_path)
+    assert mount.status == 0, mount.err
+    try:
+        done = finish(
+            torchrun(TRAIN, "--wrap", "--steps", "4000", "--width", "16", "--batch-size", "2"),
+            tmp_path,
+            environment(DDPDOCTOR_DIR=str(disk)),
+        )
+    finally:
+        finish(["umount", str(disk)], tmp_path)
+
+    assert done.status == 0, done.err
+    assert_one_warning_a_rank(done, "No space left on device")
+
+
+def test_an_unwritable_folder_costs_one_warning_and_the_training_ends_well(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    env = environment(DDPDOCTOR_DIR=str(tmp_path / "file" / "runs"))
+
+    done = finish(torchrun(TRAIN, "--wrap", "--steps", "20"), tmp_path, env)
+
+    assert done.status == 0, done.err
+    assert_one_warning_a_rank(done, "Not a directory")
+
+
+def assert_one_warning_a_rank(done: Finished, reason: str) -> None:
+    warnings = [line for line in done.err.splitlines() if "recording is off" in line]
+    assert 1 <= len(warnings) <= 2
+    assert all(reason in line for line in warnings)
+
+
+def test_repeated_samples_without_a_distributed_sampler(tmp_path: Path) -> None:
+    command = torchrun(TRAIN, "--wrap", "--no-sampler", "--steps", "60")
+    assert finish(command, tmp_path).status == 0
+
+    status, report = report_of(tmp_path)
+
+    assert status == 1
+    (finding,) = findings(report, "DD302")
+    assert finding["culprits"] == [0, 1]
+    assert finding["confidence"] == "certain"
+
+
+def test_slow_loading_on_every_rank_is_input_bound_and_names_the_dataset(tmp_path: Path) -> None:
+    command = torchrun(TRAIN, "--wrap", "--load-ms", "30", "--batch-size", "1")
+    assert finish(command, tmp_path).status == 0
+
+    status, report = report_of(tmp_path)
+
+    assert status == 1
+    assert report["primary"] == "DD301"
+    (finding,) = findings(report, "DD301")
+    assert finding["where"][0]["function"] == "Numbers.__getitem__"
+
+
+def test_healthy_training_has_no_finding(tmp_path: Path) -> None:
+    """With workers: their processes inherit the hooks and must not record."""
+    command = torchrun(TRAIN, "--wrap", "--workers", "1", "--batch-norm")
+    done = finish(command, tmp_path)
+    assert done.status == 0, done.err
+
+    status, report = report_of(tmp_path)
+
+    assert status == 0, report["results"]
+    assert report["primary"] is None
+
+
+def test_one_rank_with_another_variable_is_named(tmp_path: Path) -> None:
+    program = PROGRAMS / "other_variable.py"
+    assert finish(torchrun(program, ranks=3), tmp_path).status == 0
+
+    _, report = report_of(tmp_path)
+
+    (finding,) = findings(report, "DD404")
+    assert finding["culprits"] == [2]
+    assert "GLOO_SOME_SETTING" in finding["message"]

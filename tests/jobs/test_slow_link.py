@@ -1,0 +1,106 @@
+"""DD201 on a real slow link: two network namespaces, their traffic shaped by tbf."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.launching import TRAIN, ddpdoctor, environment, finish, started
+
+pytestmark = [
+    pytest.mark.job,
+    pytest.mark.skipif(os.getuid() != 0, reason="network namespaces and tbf need root"),
+]
+
+RATE_MBIT = 200
+
+
+def ip(*arguments: str) -> None:
+    done = finish(["ip", *arguments], Path("/"))
+    assert done.status == 0, done.err
+
+
+@pytest.fixture
+def two_hosts() -> Iterator[list[str]]:
+    """Names of two namespaces, joined by a pair of interfaces of RATE_MBIT in each direction."""
+    names = [f"ddpdoctor-{os.getpid()}-{index}" for index in range(2)]
+    with ExitStack() as cleanup:
+        for name in names:
+            ip("netns", "add", name)
+            cleanup.callback(ip, "netns", "del", name)
+        ip(
+            "-n",
+            names[0],
+            "link",
+            "add",
+            "eth0",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            names[1],
+        )
+        for index, name in enumerate(names):
+            ip("-n", name, "link", "set", "lo", "up")
+            ip("-n", name, "addr", "add", f"10.77.0.{index + 1}/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "eth0", "up")
+            shape = f"qdisc add dev eth0 root tbf rate {RATE_MBIT}mbit burst 64kb latency 100ms"
+            shaped = finish(["tc", "-n", name, *shape.split()], Path("/"))
+            assert shaped.status == 0, shaped.err
+        yield names
+
+
+def train(hosts: list[str], folder: Path, *arguments: str) -> None:
+    """One rank in each namespace, started together."""
+    with ExitStack() as running:
+        jobs = []
+        for index, host in enumerate(hosts):
+            command = [
+                "ip", "netns", "exec", host, sys.executable, "-m", "torch.distributed.run",
+                "--nnodes", "2", "--node-rank", str(index), "--nproc-per-node", "1",
+                "--master-addr", "10.77.0.1", "--master-port", "29500", str(TRAIN), *arguments,
+            ]  # fmt: skip
+            env = environment(GLOO_SOCKET_IFNAME="eth0", DDPDOCTOR_REPORT="0")
+            jobs.append(running.enter_context(started(command, folder, env)))
+        for job in jobs:
+            _, err = job.communicate(timeout=90)
+            assert job.returncode == 0, err
+
+
+def report_of(folder: Path) -> dict:
+    return json.loads(finish(ddpdoctor("report", "--json", "--fail-on", "never"), folder).out)
+
+
+def test_a_slow_link_is_bandwidth_bound_at_its_rate(two_hosts: list[str], tmp_path: Path) -> None:
+    train(two_hosts, tmp_path, "--wrap", "--steps", "25", "--width", "1024")
+
+    report = report_of(tmp_path)
+
+    assert report["primary"] == "DD201"
+    (finding,) = next(r["findings"] for r in report["results"] if r["code"] == "DD201")
+    assert finding["severity"] == "error"
+    busbw = next(e["value"] for e in finding["evidence"] if e["what"] == "bus bandwidth reached")
+    assert busbw == pytest.approx(RATE_MBIT / 8 / 1e3, rel=0.15)
+    late = next(r for r in report["results"] if r["code"] == "DD101")
+    assert late["outcome"] == "clean"
+
+
+def test_a_late_rank_on_a_slow_link_is_not_taken_for_bandwidth(
+    two_hosts: list[str], tmp_path: Path
+) -> None:
+    """The model is small, so that the link is not what costs."""
+    train(two_hosts, tmp_path, "--wrap", "--steps", "30", "--width", "64", "--fault", "forward")
+
+    report = report_of(tmp_path)
+
+    assert report["primary"] == "DD101"
+    bandwidth = next(r for r in report["results"] if r["code"] == "DD201")
+    assert bandwidth["outcome"] == "clean"

@@ -1,0 +1,108 @@
+"""The sample of drawn indices is the same on every rank, bounded, and knows contents."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddpdoctor.recorder.drawn import KEPT, DrawnSample, as_indices
+from ddpdoctor.sketch import index_hash_shares
+
+
+def draw(indices: np.ndarray, batch_size: int = 64) -> DrawnSample:
+    sample = DrawnSample(0, 0)
+    for begin in range(0, len(indices), batch_size):
+        sample.add(indices[begin : begin + batch_size], None, in_order=True)
+    return sample
+
+
+def test_small_epochs_are_kept_whole() -> None:
+    summary = draw(np.arange(1000)).summary()
+
+    assert summary.drawn == 1000
+    assert summary.threshold == 1.0
+    assert sorted(summary.indices) == list(range(1000))
+
+
+@pytest.mark.parametrize("size", [10_000, 300_000])
+def test_large_epochs_keep_a_bounded_sample_that_scales(size: int) -> None:
+    summary = draw(np.arange(size), 4096).summary()
+
+    assert len(summary.indices) <= KEPT
+    assert len(summary.indices) / summary.threshold == pytest.approx(size, rel=0.1)
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=20, deadline=None)
+def test_two_ranks_keep_the_same_of_what_both_drew(seed: int) -> None:
+    """Whatever the order and whatever else each drew, below the smaller threshold."""
+    random = np.random.default_rng(seed)
+    common = random.integers(0, 10**9, 3000)
+    ranks = [draw(random.permutation(np.concatenate([common, random.integers(0, 10**9, 500 * k)])))
+             for k in (1, 9)]  # fmt: skip
+
+    mine, theirs = (rank.summary() for rank in ranks)
+    threshold = min(mine.threshold, theirs.threshold)
+
+    expected = {i for i in set(common.tolist()) if index_hash_shares([i])[0] < threshold}
+    assert expected <= set(mine.indices) & set(theirs.indices)
+
+
+def test_hashes_are_spread_evenly() -> None:
+    shares = np.array(index_hash_shares(range(10_000)))
+
+    assert abs(shares.mean() - 0.5) < 0.01
+    assert abs((shares < 0.1).mean() - 0.1) < 0.01
+
+
+def test_contents_are_told_by_row_and_by_tensor() -> None:
+    images = torch.arange(12.0).reshape(4, 3)
+    labels = torch.tensor([7, 7, 8, 9])
+    sample = DrawnSample(0, 0)
+
+    sample.add(np.arange(4), [images, {"label": labels}], in_order=True)
+
+    contents = dict(zip(sample.summary().indices, sample.summary().contents, strict=True))
+    assert contents[0][0] != contents[1][0]
+    assert contents[0][1] == contents[1][1]
+    assert contents[1][1] != contents[2][1]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.bool, torch.complex64, torch.uint8])
+def test_tensors_of_every_type_have_a_fingerprint(dtype: torch.dtype) -> None:
+    sample = DrawnSample(0, 0)
+
+    sample.add(np.arange(2), torch.ones(2, 3).to(dtype), in_order=True)
+
+    assert all(contents is not None for contents in sample.summary().contents)
+
+
+@pytest.mark.parametrize("batch", ["text", [["a", "b"]], torch.ones(3, 2), None, torch.tensor(1)])
+def test_batches_that_cannot_be_taken_apart_have_none(batch: object) -> None:
+    sample = DrawnSample(0, 0)
+
+    sample.add(np.arange(2), batch, in_order=True)
+
+    assert sample.summary().contents == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "expected"),
+    [
+        ([3, 1], [3, 1]),
+        (5, [5]),
+        ([np.int32(4)], [4]),
+        ([{"image": 1}], None),
+        (["a"], None),
+        ([None, None], None),
+        ([True], None),
+        ([2**70], None),
+    ],
+)
+def test_what_is_an_index(drawn: object, expected: list[int] | None) -> None:
+    indices = as_indices(drawn)
+
+    assert (indices.tolist() if indices is not None else None) == expected

@@ -1,0 +1,173 @@
+"""Canaries: each private torch name we lean on still does what we take it for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+from ddpdoctor.recorder import _torch_private as private
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[dist.ProcessGroup]:
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+def test_collective_ops_lists_what_ddp_and_users_call() -> None:
+    names = {op.name for op in private.collective_ops()}
+
+    assert {"allreduce_", "broadcast_", "allgather_", "barrier", "send", "recv_"} <= names
+    assert all("process_group" in op.argument_names for op in private.collective_ops())
+
+
+def test_a_kernel_sees_python_and_c_plus_plus_callers_and_can_be_removed(group) -> None:
+    seen: list[str] = []
+
+    def make(op: private.CollectiveOp, redispatch: private.Kernel) -> private.Kernel:
+        def kernel(keyset, *arguments):
+            seen.append(op.name)
+            index = op.argument_names.index("process_group")
+            assert private.group_key(private.unbox_group(arguments[index])) == "0"
+            return redispatch(keyset, *arguments)
+
+        return kernel
+
+    registration = private.KernelRegistration(make)
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    model = DistributedDataParallel(nn.Linear(2, 2))
+    model(torch.ones(1, 2)).sum().backward()
+    registration.remove()
+    dist.all_reduce(tensor)
+
+    assert seen.count("allreduce_") == 2  # ours and the reducer's bucket
+    assert "broadcast_" in seen  # DDP's constructor
+    assert tensor.tolist() == [1, 1, 1]
+
+
+def test_completion_is_called_back(group) -> None:
+    done: list[object] = []
+
+    def make(op: private.CollectiveOp, redispatch: private.Kernel) -> private.Kernel:
+        def kernel(keyset, *arguments):
+            result = redispatch(keyset, *arguments)
+            assert private.when_complete(result, done.append)
+            return result
+
+        return kernel
+
+    registration = private.KernelRegistration(make)
+    for _ in range(5):
+        dist.all_reduce(torch.ones(3))
+    registration.remove()
+
+    assert len(done) >= 4  # the last may still be on its way
+
+
+def test_sequence_numbers_count_collectives(group) -> None:
+    before = private.sequence_number(group)
+    dist.all_reduce(torch.ones(1))
+
+    assert private.sequence_number(group) == before + 1
+
+
+def test_the_default_group_and_store_are_those_of_the_job(group) -> None:
+    assert private.default_group() is group
+    private.default_store().set("ddpdoctor/canary", "sings")
+    assert private.default_store().get("ddpdoctor/canary") == b"sings"
+
+
+def test_callbacks_run_around_the_wait_for_the_buckets(group) -> None:
+    """The first before DDP's own callback, one queued from within it after."""
+    order: list[str] = []
+    model = DistributedDataParallel(nn.Linear(2, 2))
+    output = model(torch.ones(1, 2))
+
+    def compute_ends() -> None:
+        order.append("compute ends")
+        private.after_backward(lambda: order.append("backward ends"))
+
+    def begins(_gradient: torch.Tensor) -> None:
+        order.append("backward begins")
+        private.after_backward(compute_ends)
+
+    output.register_hook(begins)
+    output.sum().backward()
+
+    assert order == ["backward begins", "compute ends", "backward ends"]
+
+
+def test_the_reducers_calls_come_from_the_engine(group) -> None:
+    import sys
+
+    callers: list[str] = []
+
+    def make(op: private.CollectiveOp, redispatch: private.Kernel) -> private.Kernel:
+        def kernel(keyset, *arguments):
+            frame = sys._getframe(1)
+            while frame is not None and frame.f_code.co_filename.endswith(
+                ("_torch_private.py", "eval_frame.py", "_compile.py", "_ops.py")
+            ):
+                frame = frame.f_back
+            if op.name == "allreduce_" and frame is not None:
+                callers.append(frame.f_code.co_name)
+            return redispatch(keyset, *arguments)
+
+        return kernel
+
+    model = DistributedDataParallel(nn.Linear(2, 2))
+    registration = private.KernelRegistration(make)
+    model(torch.ones(1, 2)).sum().backward()
+    dist.all_reduce(torch.ones(1))
+    registration.remove()
+
+    assert [private.is_engine_frame(name) for name in callers] == [True, False]
+
+
+def test_bucket_sizes_in_bytes(group) -> None:
+    model = DistributedDataParallel(nn.Linear(8, 8))
+    for _ in range(3):
+        model(torch.ones(1, 8)).sum().backward()
+
+    assert private.bucket_bytes(model) == ((64 + 8) * 4,)
+
+
+def test_loader_classes_cover_both_kinds_of_iterator() -> None:
+    classes = private.loader_classes()
+
+    for workers in (0, 1):
+        iterator = iter(DataLoader([1, 2, 3], num_workers=workers))
+        assert any(kind in classes for kind in type(iterator).__mro__)
+        assert hasattr(private.LOADER_ITERATOR, private.NEXT_INDEX)
+        assert private.delivers_in_order(iterator)
+        del iterator
+
+
+def test_ddp_has_the_methods_that_are_patched() -> None:
+    assert callable(getattr(DistributedDataParallel, private.PRE_FORWARD))
+    assert callable(getattr(DistributedDataParallel, private.POST_FORWARD))
+
+
+def test_private_names_live_in_one_module_alone() -> None:
+    """`ddp.reducer` and friends have no underscore for ruff to find."""
+    package = Path(private.__file__).parents[1]
+    pattern = re.compile(r"\.reducer\b|\._C\b|import _C\b|distributed_c10d|_execution_engine")
+
+    found = [
+        path.name
+        for path in package.rglob("*.py")
+        if path.name != "_torch_private.py" and pattern.search(path.read_text(encoding="utf-8"))
+    ]
+
+    assert found == []

@@ -1,0 +1,120 @@
+"""The command line: what is printed, exit statuses, and what is not loaded."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddpdoctor import __version__
+from ddpdoctor.checks import all_checks
+from tests.launching import ROOT, Finished, ddpdoctor, environment, finish
+from tests.test_writer_and_tracefile import write_run
+
+
+def call(*arguments: str, cwd: Path = ROOT) -> Finished:
+    return finish(ddpdoctor(*arguments), cwd, seconds=30)
+
+
+@pytest.mark.parametrize("statement", ["import ddpdoctor", "import ddpdoctor.cli"])
+def test_neither_torch_nor_pandas_is_loaded_at_import(statement: str) -> None:
+    heavy = "('torch', 'pandas', 'numpy', 'dash')"
+    code = f"{statement}, sys; print([name for name in {heavy} if name in sys.modules])"
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.strip() == "[]"
+
+
+def test_help_names_the_commands() -> None:
+    done = call("--help")
+
+    assert done.status == 0
+    for command in ("report", "run", "explain", "runs"):
+        assert f"\n  {command} " in done.out
+
+
+def test_version() -> None:
+    assert call("--version").out.strip() == f"ddpdoctor, version {__version__}"
+
+
+def test_explain_is_the_docstring_of_the_check() -> None:
+    for wanted in ("DD101", "dd101", "late-rank"):
+        done = call("explain", wanted)
+        assert done.status == 0
+        assert done.out.startswith("DD101 late-rank: ")
+
+
+def test_explain_lists_all_checks() -> None:
+    lines = call("explain").out.splitlines()
+
+    assert [line.split()[0] for line in lines] == [check.code for check in all_checks()]
+
+
+def test_an_unknown_check_is_one_sentence() -> None:
+    done = call("explain", "DD999")
+
+    assert done.status == 2
+    assert done.err.startswith("ddpdoctor: no check is called 'DD999'; there are: DD101 late-rank")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("report", "--fail-on", "sometimes"), ("report", "--what"), ("rapport",), ("run",)],
+)
+def test_wrong_usage_is_status_2(arguments: tuple[str, ...]) -> None:
+    done = call(*arguments)
+
+    assert done.status == 2
+    assert "Traceback" not in done.err
+    assert done.err
+
+
+def test_no_run_here_is_one_sentence_that_says_what_to_do(tmp_path: Path) -> None:
+    done = call("report", cwd=tmp_path)
+
+    assert done.status == 2
+    assert done.out == ""
+    (line,) = done.err.splitlines()
+    assert line.startswith("ddpdoctor: no recorded run in ")
+    assert "ddpdoctor.wrap" in line
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"DDPDOC\x00\x01" + b"\xff" * 100])
+def test_unreadable_rank_files_are_one_sentence(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "rank00000.ddt").write_bytes(content)
+
+    done = call("report", str(tmp_path))
+
+    assert done.status == 2
+    (line,) = done.err.splitlines()
+    assert "rank00000.ddt" in line
+
+
+def test_a_run_without_steps_has_no_verdict(tmp_path: Path) -> None:
+    """Never 0 without a measurement: environment-drift alone needs two ranks."""
+    write_run(tmp_path)[1].unlink()
+
+    done = call("report", str(tmp_path / "run-1"))
+
+    assert done.status == 2
+    assert "No whole step was recorded" in done.out
+    assert "no check could judge this run" in done.err
+
+
+def test_the_report_object_has_each_check_once(tmp_path: Path) -> None:
+    write_run(tmp_path)
+
+    done = call("report", str(tmp_path / "run-1"), "--json")
+
+    report = json.loads(done.out)
+    assert report["schema_version"] == 1
+    assert report["subject"] == "run"
+    assert report["primary"] is None
+    assert [result["code"] for result in report["results"]] == [c.code for c in all_checks()]
+    assert all(result["reason"] for result in report["results"] if result["outcome"] == "skipped")

@@ -1,0 +1,177 @@
+"""The arithmetic of time: laws that hold for any run (design §4)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddpdoctor.analysis import analyze
+from ddpdoctor.events import Phase
+from ddpdoctor.matching import _second_largest_before
+from ddpdoctor.tables import _covering, _union, build_tables
+from ddpdoctor.tracefile import Run
+from tests.builders import StepTimes, simulate, with_ranks
+
+TERMS = [
+    "input_ns",
+    "forward_ns",
+    "backward_ns",
+    "wait_ns",
+    "transfer_ns",
+    "optimizer_ns",
+    "between_ns",
+]
+
+times = st.builds(
+    StepTimes,
+    *(st.floats(0.01, 50, allow_nan=False) for _ in range(5)),
+)
+
+
+@st.composite
+def runs(draw) -> Run:
+    ranks = draw(st.integers(1, 4))
+    steps = draw(st.integers(1, 6))
+    spent = {(r, s): draw(times) for r in range(ranks) for s in range(steps)}
+    transfers = draw(st.lists(st.floats(0.01, 20), min_size=1, max_size=4))
+    return simulate(lambda r, s: spent[r, s], ranks, steps, transfer_ms=transfers)
+
+
+@given(runs())
+@settings(max_examples=60, deadline=None)
+def test_the_terms_add_up_to_the_step_and_none_is_negative(run: Run) -> None:
+    steps = build_tables(run).steps
+
+    assert (steps[TERMS] >= 0).all().all()
+    assert (steps[TERMS].sum(axis=1) == steps["step_ns"]).all()
+
+
+@given(runs())
+@settings(max_examples=40, deadline=None)
+def test_segments_tile_each_rank(run: Run) -> None:
+    for _, own in build_tables(run).segments.groupby("rank"):
+        assert (own["begin_ns"].to_numpy()[1:] == own["end_ns"].to_numpy()[:-1]).all()
+        assert (own["end_ns"] > own["begin_ns"]).all()
+
+
+@given(runs())
+@settings(max_examples=40, deadline=None)
+def test_somebody_waits_for_nobody(run: Run) -> None:
+    """At each collective the last rank waits 0, and no wait or transfer is negative."""
+    table = build_tables(run).collectives
+
+    assert (table.groupby(["group", "seq"])["wait_ns"].min() == 0).all()
+    assert (table[["wait_ns", "queue_ns", "transfer_ns"]] >= 0).all().all()
+    assert (table["last_arrival_ns"] >= table["arrival_ns"]).all()
+
+
+@given(runs(), st.integers(-(10**12), 10**12))
+@settings(max_examples=30, deadline=None)
+def test_moving_all_clocks_changes_no_duration(run: Run, shift: int) -> None:
+    def moved(trace):
+        detail = trace.detail.copy()
+        for name in ("begin_ns", "issued_ns", "end_ns"):
+            detail[name][detail[name] > 0] += abs(shift)
+        return replace(trace, detail=detail)
+
+    before, after = build_tables(run).steps, build_tables(with_ranks(run, moved)).steps
+
+    assert (before[[*TERMS, "overlapped_ns"]] == after[[*TERMS, "overlapped_ns"]]).all().all()
+
+
+@given(runs(), st.randoms())
+@settings(max_examples=30, deadline=None)
+def test_the_order_of_files_changes_nothing(run: Run, random) -> None:
+    shuffled = list(run.ranks)
+    random.shuffle(shuffled)
+
+    before = build_tables(run).steps
+    after = build_tables(replace(run, ranks=tuple(shuffled))).steps
+
+    assert before.equals(after.sort_values(["rank", "step"], ignore_index=True))
+
+
+def test_known_times_come_back_in_their_own_terms() -> None:
+    """Rank 1 computes 30 ms longer in backward; two buckets of 2 ms each follow."""
+    run = simulate(lambda rank, step: StepTimes(2, 4, 40 if rank else 10, 3, 1), transfer_ms=(2, 2))
+
+    analysis = analyze(run)
+
+    victim, culprit = (stats.times for stats in analysis.ranks)
+    assert (culprit.input_ms, culprit.forward_ms, culprit.backward_ms) == pytest.approx((2, 4, 40))
+    assert victim.backward_ms == pytest.approx(10)
+    assert victim.wait_ms == pytest.approx(30)
+    assert victim.transfer_ms == culprit.transfer_ms == pytest.approx(2)
+    assert culprit.wait_ms == pytest.approx(0)
+    assert culprit.overlapped_ms == pytest.approx(2)  # its first bucket, hidden behind backward
+    assert victim.step_ms == culprit.step_ms == pytest.approx(52, abs=0.1)
+
+
+def test_warm_up_steps_are_left_out_and_counted() -> None:
+    analysis = analyze(simulate(lambda r, s: StepTimes(forward=500 if s < 2 else 5), steps=20))
+
+    assert (analysis.steps.warmup, analysis.steps.counted) == (2, 18)
+    assert analysis.ranks[0].times.forward_ms == pytest.approx(5)
+
+
+def test_waiting_is_not_told_from_transfer_where_clocks_differ() -> None:
+    run = with_ranks(
+        simulate(lambda r, s: StepTimes()),
+        lambda trace: replace(trace, info=replace(trace.info, clock_id=str(trace.info.rank))),
+    )
+
+    times = analyze(run).ranks[0].times
+
+    assert times.wait_ms is None
+    assert times.transfer_ms is None
+    assert times.blocked_ms == pytest.approx(0.5)
+
+
+def test_an_open_span_lasts_until_the_last_thing_the_rank_did() -> None:
+    run = simulate(lambda r, s: StepTimes(), ranks=1, steps=3)
+    detail = run.ranks[0].detail.copy()
+    last_backward = np.flatnonzero((detail["kind"] == 1) & (detail["code"] == Phase.BACKWARD))[-1]
+    detail["end_ns"][last_backward] = 0
+    opened = replace(run, ranks=(replace(run.ranks[0], detail=detail),))
+
+    segments = build_tables(opened).segments
+
+    assert segments["end_ns"].max() == build_tables(run).segments["end_ns"].max()
+
+
+@given(st.lists(st.integers(1, 100), max_size=30))
+def test_second_largest_before_is_what_a_loop_finds(values: list[int]) -> None:
+    expected = [sorted(values[:i])[-2] if i >= 2 else 0 for i in range(len(values))]
+
+    assert _second_largest_before(np.array(values, np.int64)).tolist() == expected
+
+
+intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=12)
+
+
+@given(intervals)
+def test_a_union_covers_the_same_moments_without_overlap(pairs: list[tuple[int, int]]) -> None:
+    begin = np.array([b for b, _ in pairs], np.int64)
+    end = np.array([b + length for b, length in pairs], np.int64)
+
+    union_begin, union_end = _union(begin, end)
+
+    covered = {t for b, length in pairs for t in range(b, b + length)}
+    found = [t for b, e in zip(union_begin, union_end, strict=True) for t in range(b, e)]
+    assert sorted(covered) == found
+    moments = np.arange(90)
+    assert set(np.flatnonzero(_covering(union_begin, union_end, moments)[0])) == covered
+
+
+def test_no_step_at_all_is_no_crash() -> None:
+    run = simulate(lambda r, s: StepTimes(), steps=1)
+    without = with_ranks(run, lambda trace: replace(trace, detail=trace.detail[:0]))
+
+    analysis = analyze(without)
+
+    assert analysis.steps.counted == 0
+    assert analysis.ranks[0].times.step_ms == 0

@@ -1,0 +1,277 @@
+"""What one process writes, another reads: whole, cut off, foreign, or while it is written."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddpdoctor import events
+from ddpdoctor.errors import BadTraceFile, NotARun
+from ddpdoctor.events import GroupInfo, HotLine, Kind, Phase, RunInfo, Site
+from ddpdoctor.recorder.facts import FactsFile
+from ddpdoctor.recorder.writer import RING_RECORDS, RankFile
+from ddpdoctor.tracefile import list_runs, load_run, read_rank
+from tests.builders import rank_info
+
+RUN = RunInfo("run-1", 0, 2, "gloo")
+
+
+def rank_path(folder: Path, rank: int = 0) -> Path:
+    attempt = folder / "run-1" / "attempt-0"
+    attempt.mkdir(parents=True, exist_ok=True)
+    return attempt / f"rank{rank:05d}.ddt"
+
+
+def open_file(folder: Path, rank: int = 0, **options: int) -> RankFile:
+    return RankFile(rank_path(folder, rank), RUN, rank_info(rank, 2), **options)
+
+
+def add_span(file: RankFile, step: int) -> int:
+    return file.add(
+        Kind.SPAN, Phase.FORWARD, 0, 0, step, step, 0, 0, -1, 0, -1, 100 + step, 0, 0, 0
+    )
+
+
+def write_run(folder: Path, spans: int = 5) -> list[Path]:
+    for rank in range(2):
+        file = open_file(folder, rank)
+        for step in range(spans):
+            file.finish(add_span(file, step), 200 + step)
+        file.close()
+    return [rank_path(folder, rank) for rank in range(2)]
+
+
+@pytest.mark.parametrize("close", [True, False])
+def test_what_was_written_is_read(close: bool, tmp_path: Path) -> None:
+    """Also from a file that nobody closed, as a killed rank leaves it."""
+    file = open_file(tmp_path)
+    serials = [add_span(file, step) for step in range(10)]
+    for serial in serials[:-1]:
+        file.finish(serial, 1000 + serial)
+    file.add_step((3, 10, 20, 30, 40, 50, 60, 4))
+    if close:
+        file.close()
+
+    header, trace = read_rank(rank_path(tmp_path))
+
+    assert header.run == RUN
+    assert trace.info == rank_info(0, 2)
+    assert trace.closed is close
+    assert trace.detail["commit"].tolist() == serials
+    assert trace.detail["begin_ns"].tolist() == [100 + step for step in range(10)]
+    assert trace.detail["end_ns"].tolist() == [1000 + s for s in serials[:-1]] + [0]
+    assert trace.steps.tolist() == [(3, 10, 20, 30, 40, 50, 60, 4)]
+
+
+def test_a_closed_file_is_small(tmp_path: Path) -> None:
+    path, _ = write_run(tmp_path, spans=5)
+
+    assert path.stat().st_size < 4096
+
+
+@given(records=st.integers(0, 3 * RING_RECORDS), budget=st.integers(1, 2 * RING_RECORDS))
+@settings(max_examples=15, deadline=None)
+def test_past_the_budget_the_newest_records_are_kept(
+    records: int, budget: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("budget")
+    file = open_file(folder, detail_bytes=budget * 64)
+    for step in range(records):
+        add_span(file, step)
+    dropped = file.dropped
+    file.close()
+
+    _, trace = read_rank(rank_path(folder))
+
+    oldest_in_ring = max(0, records - RING_RECORDS)
+    kept = sorted(
+        set(range(min(records, budget)))
+        | (set(range(oldest_in_ring, records)) if dropped else set())
+    )
+    assert trace.detail["step"].tolist() == kept
+    assert dropped == max(0, records - budget)
+
+
+def test_threads_write_beside_each_other(tmp_path: Path) -> None:
+    file = open_file(tmp_path)
+    threads = [
+        threading.Thread(target=lambda: [add_span(file, step) for step in range(5000)])
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    file.close()
+
+    _, trace = read_rank(rank_path(tmp_path))
+
+    assert trace.detail["commit"].tolist() == list(range(1, 20_001))
+
+
+def test_facts_are_read_and_later_ones_replace_earlier(tmp_path: Path) -> None:
+    path, _ = write_run(tmp_path)
+    facts = FactsFile(path.with_suffix(".facts.jsonl"))
+    facts.group(GroupInfo("0", (0, 1)))
+    site = Site("train.py", 3, "main")
+    facts.site(1, site)
+    facts.hot_lines([HotLine(Phase.INPUT, site, 1)])
+    facts.hot_lines([HotLine(Phase.INPUT, site, 9)])
+    facts.note("a note")
+    facts.close()
+
+    _, trace = read_rank(path)
+
+    assert trace.groups == (GroupInfo("0", (0, 1)),)
+    assert trace.sites == {1: site}
+    assert trace.hot_lines == (HotLine(Phase.INPUT, site, 9),)
+    assert trace.notes == ("a note",)
+
+
+def test_a_line_of_facts_that_was_cut_off_is_passed_over(tmp_path: Path) -> None:
+    path, _ = write_run(tmp_path)
+    path.with_suffix(".facts.jsonl").write_text('{"fact": "note", "data": "whole"}\n{"fact": "no')
+
+    _, trace = read_rank(path)
+
+    assert trace.notes == ("whole",)
+
+
+@pytest.mark.parametrize("line", ["[]", '{"fact": "site", "data": {"id": "x"}}', "\x00", "{}"])
+def test_a_bad_line_of_facts_is_a_note(line: str, tmp_path: Path) -> None:
+    path, _ = write_run(tmp_path)
+    path.with_suffix(".facts.jsonl").write_text(line + '\n{"fact": "note", "data": "after"}\n')
+
+    _, trace = read_rank(path)
+
+    assert trace.notes[0].startswith("rank00000.facts.jsonl:1: cannot be read")
+    assert trace.notes[1] == "after"
+
+
+@pytest.mark.parametrize("size", [0, 7, 16, 40, 1000])
+def test_a_truncated_file_is_named_and_the_other_rank_still_read(size: int, tmp_path: Path) -> None:
+    bad, _ = write_run(tmp_path)
+    os.truncate(bad, size)
+
+    run = load_run(tmp_path / "run-1")
+
+    assert [trace.info.rank for trace in run.ranks] == [1]
+    assert any(str(bad) in problem for problem in run.problems)
+
+
+def test_only_bad_files_are_an_error(tmp_path: Path) -> None:
+    for path in write_run(tmp_path):
+        path.write_bytes(b"not a rank file, but long enough")
+
+    with pytest.raises(BadTraceFile, match="is not a rank file of ddpdoctor"):
+        load_run(tmp_path / "run-1")
+
+
+def test_a_newer_schema_says_to_upgrade(tmp_path: Path) -> None:
+    path, _ = write_run(tmp_path)
+    raw = bytearray(path.read_bytes())
+    raw[8:12] = (events.SCHEMA_VERSION + 1).to_bytes(4, "little")
+    path.write_bytes(raw)
+
+    with pytest.raises(BadTraceFile, match=r"newer ddpdoctor .* upgrade"):
+        read_rank(path)
+
+
+@pytest.mark.parametrize(
+    ("region", "problem"),
+    [
+        ({"offset": -1, "records": 1}, "impossible region"),
+        ({"offset": 0, "records": 2**60}, "impossible region"),
+        ({"offset": 0, "records": 2**24}, "truncated"),
+    ],
+)
+def test_a_header_that_lies_fills_no_memory(region: dict, problem: str, tmp_path: Path) -> None:
+    path, _ = write_run(tmp_path)
+    _, _, length = events.PREAMBLE.unpack(path.read_bytes()[:16])
+    header = json.loads(path.read_bytes()[16 : 16 + length])
+    raw = json.dumps(header | {"detail": region}).encode()
+    path.write_bytes(events.PREAMBLE.pack(events.MAGIC, 1, len(raw)) + raw + bytes(1000))
+
+    with pytest.raises(BadTraceFile, match=problem):
+        read_rank(path)
+
+
+@given(position=st.integers(0, 2000), value=st.integers(0, 255))
+@settings(max_examples=150, deadline=None)
+def test_any_changed_byte_is_read_or_refused(
+    position: int, value: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("fuzz")
+    path, _ = write_run(folder)
+    raw = bytearray(path.read_bytes())
+    raw[position % len(raw)] = value
+    path.write_bytes(raw)
+
+    try:
+        _, trace = read_rank(path)
+    except BadTraceFile:
+        return
+    assert len(trace.detail) <= 5
+
+
+def test_a_missing_rank_is_said(tmp_path: Path) -> None:
+    write_run(tmp_path)[1].unlink()
+
+    run = load_run(tmp_path / "run-1")
+
+    assert run.problems == (
+        "no file of rank 1 (1 of 2 ranks read): waits for a rank that is missing cannot be seen",
+    )
+
+
+def test_a_file_of_another_run_is_left_out(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    other = tmp_path / "other.ddt"
+    RankFile(other, replace(RUN, run_id="run-2"), rank_info(1, 2)).close()
+    other.replace(rank_path(tmp_path, 1))
+
+    run = load_run(tmp_path / "run-1")
+
+    assert [trace.info.rank for trace in run.ranks] == [0]
+    assert "belongs to another run (run-2)" in run.problems[0]
+
+
+@pytest.mark.parametrize("kind", ["nothing", "a file", "an empty folder"])
+def test_what_is_no_run_is_one_clear_sentence(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "place"
+    if kind == "a file":
+        path.touch()
+    elif kind == "an empty folder":
+        path.mkdir()
+
+    with pytest.raises(NotARun, match=str(path)):
+        load_run(path)
+
+
+def test_the_newest_run_and_its_newest_attempt_are_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DDPDOCTOR_DIR", str(tmp_path))
+    for number, name in enumerate(["b-older", "a-newer"]):
+        for attempt in (0, 2, 10):
+            folder = tmp_path / name / f"attempt-{attempt}"
+            folder.mkdir(parents=True)
+            RankFile(folder / "rank00000.ddt", replace(RUN, run_id=name), rank_info(0, 2)).close()
+        os.utime(tmp_path / name, (1000 + number, 1000 + number))
+
+    assert [path.name for path in list_runs()] == ["b-older", "a-newer"]
+    assert load_run().path == tmp_path / "a-newer" / "attempt-10"
+
+
+def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
+    open_file(tmp_path).close()
+
+    with pytest.raises(FileExistsError):
+        open_file(tmp_path)
