@@ -13,7 +13,8 @@ from ddpdoctor.events import Phase
 
 ROW_PX = 26
 CHART_PX = 300
-MOST_CHART_PX = 900
+MOST_CHART_PX = 640
+MOST_HATCHED = 150  # steps: in narrower spikes the lines of a hatch come apart
 
 _LABELS = {
     Phase.WAIT: "wait for other ranks",
@@ -112,6 +113,7 @@ def step_areas(series: StepSeries, theme: str) -> go.Figure:
     """Where each step goes, mean of the ranks."""
     palette = palette_of(theme)
     order = [phase for phase in _STACK if phase in series.phases]
+    hatched = len(series.sync) <= MOST_HATCHED
     figure = go.Figure(
         [
             go.Scatter(
@@ -122,7 +124,7 @@ def step_areas(series: StepSeries, theme: str) -> go.Figure:
                 mode="lines",
                 line={"width": 0, "color": palette.phases[phase]},
                 fillcolor=palette.phases[phase],
-                fillpattern=_pattern(palette) if phase is Phase.WAIT else None,
+                fillpattern=_pattern(palette) if phase is Phase.WAIT and hatched else None,
                 hovertemplate=f"step %{{x}}: {label_of(phase)} %{{y:.2f}} ms<extra></extra>",
             )
             for phase in order

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dash import html
+from dash import dcc, html
 from dash.development.base_component import Component
 
 from ddpdoctor.dashboards.figures import shown_phases
@@ -13,6 +13,7 @@ KEYS = (
     ("← →", "move in time"),
     ("↑ ↓", "scroll the ranks"),
     ("+ −", "zoom in, zoom out"),
+    ("e q", "taller, lower rows"),
     ("0", "the whole run"),
     ("n p", "next, previous finding"),
     (", .", "previous, next span of the rank"),
@@ -27,10 +28,18 @@ def timeline_page(findings: list[PlacedFinding], split: bool, relative: Relative
         [
             html.Div(
                 [
-                    html.H1("Timeline"),
+                    html.H1("Timeline", className="unseen"),
                     _legend(split),
                     html.Div(
                         [
+                            html.Label(
+                                [
+                                    html.Span("Go to step or rank", className="unseen"),
+                                    dcc.Input(
+                                        id="go-to", type="text", placeholder="step 20 rank 3"
+                                    ),
+                                ]
+                            ),
                             _button("zoom-in", "+", "Zoom in"),
                             _button("zoom-out", "−", "Zoom out"),
                             _button("whole-run", "Whole run", "Show the whole run"),

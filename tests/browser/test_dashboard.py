@@ -186,6 +186,28 @@ def test_keys(page: Page, address: str) -> None:
     until(page, "view.finding === undefined")
 
 
+def test_rows_grow_and_the_address_keeps_it(page: Page, address: str) -> None:
+    canvas = open_timeline(page, address, "?sync=20")
+    canvas.focus()
+    page.keyboard.press("e")
+    until(page, "view.tall > 1.3")
+    page.keyboard.press("q")
+    until(page, "view.tall === undefined")
+
+
+def test_go_to_a_step_and_rank(page: Page, address: str) -> None:
+    open_timeline(page, address)
+    until(page, "view.t0 !== undefined")
+    span = span_of_view(page)
+    box = page.get_by_label("Go to step or rank")
+    box.fill("step 20 rank 1")
+    box.press("Enter")
+    until(page, f"view.rank === '1' && view.t1 - view.t0 < {span / 3}")
+    box.fill("somewhere")
+    box.press("Enter")
+    expect(box).to_have_attribute("aria-invalid", "true")
+
+
 def test_minimap_chooses_a_stretch(page: Page, address: str) -> None:
     open_timeline(page, address)
     until(page, "view.t0 !== undefined")

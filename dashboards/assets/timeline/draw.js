@@ -245,12 +245,13 @@ export class Painter {
     c.beginPath();
     c.rect(GUTTER, 20, layout.plotWidth, RULER - 20);
     c.clip();
+    const stepPx = (this.source.medianStep * layout.plotWidth) / (this.view.t1 - this.view.t0);
+    const every = Math.max(1, roundStep(48 / stepPx));
     let free = GUTTER - 40;
     this.eachStep((x, sync, end) => {
       const text = String(sync);
-      if (x < free && end - GUTTER < 30) return;
       const left = Math.max(x, GUTTER);
-      if (left < free) return;
+      if (sync % every || left < free || end - left < Math.min(30, end - x)) return;
       c.fillStyle = theme.row;
       if (end - x > 30) c.fillRect(x + 0.5, 22, end - x - 1, 18);
       c.fillStyle = theme.text;

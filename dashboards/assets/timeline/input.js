@@ -11,7 +11,9 @@ export function listen(canvas, layout, view, actions) {
     event.preventDefault();
     view.stop();
     const amount = Math.max(-200, Math.min(200, event.deltaMode === 1 ? event.deltaY * 30 : event.deltaY));
-    if (event.offsetX < GUTTER || event.altKey) {
+    if (event.altKey) {
+      layout.stretch(1.0024 ** -amount, event.offsetY);
+    } else if (event.offsetX < GUTTER) {
       view.scroll += amount * 0.6;
       layout.clampScroll();
     } else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
@@ -71,6 +73,8 @@ function key(event, layout, view, actions) {
     "+": () => view.zoom(1 / 1.5, middle),
     "=": () => view.zoom(1 / 1.5, middle),
     "-": () => view.zoom(1.5, middle),
+    e: () => layout.stretch(1.4, layout.height / 2),
+    q: () => layout.stretch(1 / 1.4, layout.height / 2),
     0: () => actions.whole(),
     n: () => actions.finding(1),
     p: () => actions.finding(-1),

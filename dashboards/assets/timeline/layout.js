@@ -19,9 +19,23 @@ export class Layout {
   resize(width, height) {
     this.width = width;
     this.height = height;
+    this.fitRows();
+  }
+
+  // All ranks on screen where they fit; the reader may make them taller.
+  fitRows() {
     const rows = this.source.meta.ranks.length || 1;
-    const fit = (height - RULER - 4) / rows;
-    this.row = Math.floor(Math.min(MOST_ROW, Math.max(LEAST_ROW, fit)));
+    const fit = ((this.height - RULER - 4) / rows) * this.view.tall;
+    this.row = Math.floor(Math.min(MOST_ROW, Math.max(LEAST_ROW * this.view.tall, fit)));
+    this.clampScroll();
+  }
+
+  // Taller or lower rows; what is at this height stays there.
+  stretch(factor, y) {
+    const at = (y - RULER + this.view.scroll) / this.row;
+    this.view.tall = Math.min(Math.max(this.view.tall * factor, 1), MOST_ROW / LEAST_ROW);
+    this.fitRows();
+    this.view.scroll = at * this.row - (y - RULER);
     this.clampScroll();
   }
 

@@ -36,6 +36,7 @@ class Timeline {
     byId("zoom-out").addEventListener("click", () => { this.view.zoom(1.5, this.middle()); this.moved(); });
     byId("whole-run").addEventListener("click", () => this.whole());
     byId("help").addEventListener("click", () => this.help());
+    byId("go-to").addEventListener("keydown", (event) => this.goTo(event));
     byId("finding-links").addEventListener("click", (event) => this.followed(event));
     this.resize();
     this.restore(true);
@@ -60,6 +61,7 @@ class Timeline {
     const asked = view.read(location.search);
     const target = asked ?? view.steps();
     view.set(target.t0, target.t1);
+    this.layout.fitRows();
     if (view.rank !== null) this.layout.show(view.rank);
     this.showSelection(asked === null);
     this.markFinding();
@@ -212,12 +214,34 @@ class Timeline {
 
   open(finding) {
     this.view.settle();
+    const { tall } = this.view;
     const target = this.view.read(`?${finding.query}`) ?? this.view.steps();
+    this.view.tall = tall;
     history.pushState(null, "", `${location.pathname}?${finding.query}`);
     if (this.view.rank !== null) this.layout.show(this.view.rank);
     this.showSelection(false);
     this.markFinding();
     this.jump(target);
+  }
+
+  // "120" or "step 120" shows a step, "rank 3" a rank; both may stand together.
+  goTo(event) {
+    if (event.key !== "Enter") return;
+    const box = event.target;
+    const rank = /rank\s*(\d+)/i.exec(box.value);
+    const step = /(?:step\s*|^\s*)(\d+)/i.exec(box.value);
+    const target = step && this.view.aroundStep(Number(step[1]));
+    const isRank = rank && this.source.rowOfRank.has(Number(rank[1]));
+    box.setAttribute("aria-invalid", String(!target && !isRank));
+    if (!target && !isRank) return;
+    this.view.settle();
+    if (isRank) {
+      this.view.rank = Number(rank[1]);
+      this.layout.show(this.view.rank);
+    }
+    this.view.keep(true);
+    if (target) this.jump(target);
+    else this.moved();
   }
 
   markFinding() {

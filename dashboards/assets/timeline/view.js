@@ -2,7 +2,7 @@
 // bar holds it, so that reload, back and a copied link show the same.
 
 const LEAST_MS = 0.02;
-const PLAIN = new Set(["t0", "t1", "rank", "sync", "sel", "finding"]);
+const PLAIN = new Set(["t0", "t1", "rank", "sync", "sel", "finding", "tall"]);
 
 export class View {
   constructor(source) {
@@ -10,6 +10,7 @@ export class View {
     this.t0 = 0;
     this.t1 = source.meta.duration || 1;
     this.scroll = 0;
+    this.tall = 1; // how much taller than fits the rows are
     this.rank = null;
     this.sel = null; // { kind: "span" | "call", id }
     this.finding = null;
@@ -90,6 +91,8 @@ export class View {
     this.rank = integer(given.get("rank"));
     this.finding = given.get("finding");
     this.sel = selection(given.get("sel"));
+    const tall = Number.parseFloat(given.get("tall"));
+    this.tall = tall >= 1 && tall <= 16 ? tall : 1;
     const t0 = Number.parseFloat(given.get("t0"));
     const t1 = Number.parseFloat(given.get("t1"));
     if (Number.isFinite(t0) && Number.isFinite(t1) && t1 > t0) return { t0, t1 };
@@ -103,6 +106,7 @@ export class View {
     query.set("t1", this.t1.toFixed(3));
     if (this.rank !== null) query.set("rank", String(this.rank));
     if (this.sel) query.set("sel", `${this.sel.kind}-${this.sel.id}`);
+    if (this.tall > 1) query.set("tall", this.tall.toFixed(2));
     if (this.finding) query.set("finding", this.finding);
     return `?${query}${others()}`;
   }
