@@ -9,6 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 from dash import ClientsideFunction, Dash, Input, Output
 from dash.development.base_component import Component
+from dash.exceptions import PreventUpdate
 
 from ddpdoctor import __version__
 from ddpdoctor.analysis.grid import StepMap, StepSeries, pooled, step_series
@@ -117,18 +118,25 @@ def _callbacks(app: Dash, shown: _Shown) -> None:
 
     @app.callback(Output("rank-bars", "figure"), Input("theme", "data"))
     def bars(theme: str | None) -> go.Figure:
-        return rank_bars(shown.analysis.ranks, theme or "light")
+        return rank_bars(shown.analysis.ranks, _known(theme))
 
     @app.callback(Output("excess-map", "figure"), Input("theme", "data"))
     def heat(theme: str | None) -> go.Figure:
-        return excess_map(shown.map, theme or "light")
+        return excess_map(shown.map, _known(theme))
 
     @app.callback(Output("step-areas", "figure"), Input("theme", "data"))
     def areas(theme: str | None) -> go.Figure:
-        return step_areas(shown.series, theme or "light")
+        return step_areas(shown.series, _known(theme))
 
     _clientside(app, "theme", Output("theme", "data"), Input("theme-button", "n_clicks"))
     _clientside(app, "openCell", Output("address", "href"), Input("excess-map", "clickData"))
+
+
+def _known(theme: str | None) -> str:
+    """The browser says which theme is on; until then there is nothing to draw."""
+    if theme is None:
+        raise PreventUpdate
+    return theme
 
 
 def _clientside(app: Dash, name: str, *dependencies: Any) -> None:

@@ -70,6 +70,7 @@ def _meta(timeline: Timeline, findings: list[PlacedFinding]) -> dict[str, Any]:
         "duration": timeline.duration_ms,
         "ranks": timeline.ranks,
         "hosts": timeline.hosts,
+        "split": Phase.WAIT in timeline.grid.phases,
         "spans": len(timeline.spans.id) + len(timeline.calls.id),
         "phases": {int(phase): phase.label for phase in Phase},
         "ops": {int(op): op.label for op in Op},

@@ -64,12 +64,19 @@ def hosts_of(host: str) -> tuple[str, ...]:
 
 def start(app: Dash, host: str, port: int) -> BaseWSGIServer:
     """Bound and listening; the caller runs `serve_forever`. Port 0 takes a free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return make_server(host, port, app.server, threaded=True, request_handler=_QuietHandler)
-    except (OSError, SystemExit) as error:
+        listening = socket.create_server((host, port), family=family)
+    except OSError as error:
         raise CannotServe(
-            f"cannot listen on {host}:{port}: take another by --port, or --port 0 for a free one"
+            f"cannot listen on {host}:{port} ({error.strerror}): take another by --port, "
+            "or --port 0 for a free one"
         ) from error
+    with listening:  # the server takes a duplicate
+        return make_server(
+            host, port, app.server, threaded=True, request_handler=_QuietHandler,
+            fd=listening.fileno(),
+        )  # fmt: skip
 
 
 def serve(server: BaseWSGIServer) -> None:

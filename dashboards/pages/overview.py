@@ -10,7 +10,7 @@ from dash.development.base_component import Component
 
 from ddpdoctor.analysis.headline import Headline
 from ddpdoctor.analysis.model import StepRange
-from ddpdoctor.checks import CheckResult, Outcome
+from ddpdoctor.checks import CheckResult, Outcome, find_check
 from ddpdoctor.dashboards.links import PlacedFinding
 from ddpdoctor.dashboards.pages.frame import Relative, named
 from ddpdoctor.findings import Evidence, Finding
@@ -188,6 +188,8 @@ def _finding_text(placed: PlacedFinding) -> list[Component]:
                 [html.Summary(f"Evidence ({len(finding.evidence)})"), _evidence(finding.evidence)]
             )
         )
+    about = find_check(placed.result.code).explanation
+    parts.append(html.Details([html.Summary("About this check"), html.Pre(about)]))
     return parts
 
 

@@ -49,10 +49,10 @@ def address(recorded: Path) -> Iterator[str]:
     """The address that the command printed."""
     command = ddpdoctor("dashboard", str(recorded), "--port", "0", "--no-browser")
     with started(command, recorded, environment(PYTHONPATH=str(ROOT))) as process:
-        yield _printed_address(process)
+        yield printed_address(process)
 
 
-def _printed_address(process: subprocess.Popen[str]) -> str:
+def printed_address(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     limit = time.monotonic() + START_SECONDS
     with selectors.DefaultSelector() as waiting:

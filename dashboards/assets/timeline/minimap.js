@@ -3,6 +3,8 @@
 import { GUTTER } from "./layout.js";
 import { PHASE } from "./theme.js";
 
+const MOVED_BELOW = 0.6; // of the run: a wider stretch has little room, so a drag chooses anew
+
 export class Minimap {
   constructor(canvas, source, view, theme, moved) {
     Object.assign(this, { canvas, source, view, theme, moved });
@@ -38,8 +40,8 @@ export class Minimap {
     c.textAlign = "right";
     c.fillStyle = theme.dim;
     c.fillText("step time", GUTTER - 10, 13);
-    c.fillStyle = theme.bad;
-    c.fillText("wait", GUTTER - 10, 28);
+    c.fillStyle = this.source.meta.split ? theme.bad : theme.dim;
+    c.fillText(this.source.meta.split ? "wait" : "blocked", GUTTER - 10, 28);
     c.textAlign = "left";
     this.bars();
     this.window();
@@ -59,7 +61,7 @@ export class Minimap {
       const wait = Math.min(high, (step_wait[i] / top) * full);
       c.fillRect(x, this.height - high, wide, high - wait);
       c.globalAlpha = 0.8;
-      c.fillStyle = theme.phases[PHASE.WAIT];
+      c.fillStyle = theme.phases[this.source.meta.split ? PHASE.WAIT : PHASE.BLOCKED];
       c.fillRect(x, this.height - wait, wide, wait);
     }
     c.globalAlpha = 1;
@@ -88,8 +90,8 @@ export class Minimap {
   down(event) {
     this.canvas.setPointerCapture(event.pointerId);
     const at = this.ms(event.offsetX);
-    const whole = this.view.t1 - this.view.t0 >= this.source.meta.duration * 0.98;
-    const inside = at >= this.view.t0 && at <= this.view.t1 && !whole;
+    const wide = this.view.t1 - this.view.t0 >= this.source.meta.duration * MOVED_BELOW;
+    const inside = at >= this.view.t0 && at <= this.view.t1 && !wide;
     this.view.stop();
     this.drag = inside ? { from: event.offsetX } : { choose: [event.offsetX, event.offsetX] };
   }

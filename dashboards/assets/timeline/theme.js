@@ -1,6 +1,6 @@
 // Colours of the theme that is on: phases from the server, the rest from the style sheet.
 
-export const PHASE = { BETWEEN: 0, WAIT: 6, TRANSFER: 7 };
+export const PHASE = { BETWEEN: 0, BLOCKED: 5, WAIT: 6, TRANSFER: 7 };
 
 export class Theme {
   constructor(colours) {
