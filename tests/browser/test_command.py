@@ -40,8 +40,10 @@ def test_it_serves_until_interrupted_and_logs_no_token(recorded: Path) -> None:
         assert status_of(plain) == 403
         assert status_of(address, host="evil.example") == 400
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0
+        assert process.wait(timeout=SECONDS) == 0
+        assert process.stdout is not None
+        assert process.stderr is not None
+        out, err = process.stdout.read(), process.stderr.read()
     assert "ssh -L " in out
     assert err == ""
 
