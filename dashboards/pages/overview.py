@@ -131,7 +131,9 @@ def _of_step(share: float | None) -> str:
 
 def _findings(report: Report, findings: list[PlacedFinding], relative: Relative) -> Component:
     count = len(findings)
-    said = f"{count} finding{'s' * (count != 1)}, by time lost" if count else "no finding"
+    said = (
+        f"{count} finding{'s' * (count != 1)}, what to read first on top" if count else "no finding"
+    )
     cards = [_finding(placed, relative) for placed in findings]
     return html.Section(
         [
@@ -221,7 +223,10 @@ def _evidence(evidence: tuple[Evidence, ...]) -> Component:
 def _value(value: float | str | None, unit: str) -> str:
     if value is None:
         return NOT_MEASURED
-    shown = value if isinstance(value, str) else f"{value:,.4g}"
+    if isinstance(value, str):
+        shown = value
+    else:
+        shown = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return f"{shown} {unit}".strip()
 
 

@@ -126,7 +126,7 @@ export class Painter {
   label(phase, ms, x0, x1, lane) {
     const { context: c, theme } = this;
     const left = Math.max(x0, GUTTER) + 5;
-    const room = x1 - left - 5;
+    const room = Math.min(x1, this.layout.width) - left - 5;
     const name = this.source.meta.phases[phase];
     const full = `${name}  ${duration(ms)}`;
     const text = c.measureText(full).width <= room ? full : name;
