@@ -5,14 +5,16 @@ from __future__ import annotations
 import gzip
 import hashlib
 import hmac
+import re
 from collections.abc import Iterable
 from typing import Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import flask
 
 LOOPBACK_HOSTS: Final = ("127.0.0.1", "localhost", "::1")
 COMPRESS_ABOVE_BYTES: Final = 4096
+_HOST: Final = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
 _COMPRESSED: Final = ("text/", "application/json", "application/javascript", "application/octet")
 
 
@@ -28,10 +30,9 @@ def guard(server: flask.Flask, token: str | None, allowed_hosts: Iterable[str]) 
 
 
 def _host_name(host: str) -> str | None:
-    try:
-        return urlsplit(f"//{host}").hostname
-    except ValueError:
-        return None
+    """Without port and brackets; None for what is no plain host name."""
+    match = _HOST.fullmatch(host)
+    return match[1].strip("[]").casefold() if match else None
 
 
 def _check_token(token: str) -> flask.Response | None:

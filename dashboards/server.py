@@ -43,7 +43,8 @@ class Address:
     @property
     def tunnel(self) -> str:
         """The command for one's own machine, when this is a remote one."""
-        return f"ssh -L {self.port}:127.0.0.1:{self.port} {socket.gethostname()}"
+        there = "127.0.0.1" if self.host in _ANY else self.host
+        return f"ssh -L {self.port}:{there}:{self.port} {socket.gethostname()}"
 
 
 def new_token(host: str, wanted: bool) -> str | None:

@@ -6,6 +6,7 @@ possible, 3 internal error. `run` passes the program's own status on.
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -208,6 +209,12 @@ def dashboard(  # noqa: PLR0913  each is an option of the command line
     click.echo(f"Dashboard of {report.name}: {address.url}")
     click.echo(f"From another machine: {address.tunnel}   then open the address above there")
     click.echo("Ctrl-C ends it.")
-    if not no_browser:
+    if not no_browser and _has_screen():
         click.launch(address.url)
     server.serve(serving)
+
+
+def _has_screen() -> bool:
+    """Elsewhere a text browser would take the terminal over."""
+    shown = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    return bool(shown) and "SSH_CONNECTION" not in os.environ

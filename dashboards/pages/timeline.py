@@ -25,71 +25,72 @@ KEYS = (
 
 def timeline_page(findings: list[PlacedFinding], split: bool, relative: Relative) -> Component:
     return html.Div(
+        [_head(split), _stage(relative("/data/")), _side(findings, relative)],
+        className="timeline-page",
+    )
+
+
+def _head(split: bool) -> Component:
+    return html.Div(
         [
+            html.H1("Timeline", className="unseen"),
+            _legend(split),
             html.Div(
                 [
-                    html.H1("Timeline", className="unseen"),
-                    _legend(split),
-                    html.Div(
+                    html.Label(
                         [
-                            html.Label(
-                                [
-                                    html.Span("Go to step or rank", className="unseen"),
-                                    dcc.Input(
-                                        id="go-to", type="text", placeholder="step 20 rank 3"
-                                    ),
-                                ]
-                            ),
-                            _button("zoom-in", "+", "Zoom in"),
-                            _button("zoom-out", "−", "Zoom out"),
-                            _button("whole-run", "Whole run", "Show the whole run"),
-                            _button("help", "?", "Keys and mouse"),
-                        ],
-                        className="tools",
+                            html.Span("Go to step or rank", className="unseen"),
+                            dcc.Input(id="go-to", type="text", placeholder="step 20 rank 3"),
+                        ]
                     ),
+                    _button("zoom-in", "+", "Zoom in"),
+                    _button("zoom-out", "−", "Zoom out"),
+                    _button("whole-run", "Whole run", "Show the whole run"),
+                    _button("help", "?", "Keys and mouse"),
                 ],
-                className="timeline-head",
-            ),
-            html.Div(
-                [
-                    html.Canvas(id="minimap", **DECORATION),
-                    html.Canvas(
-                        id="timeline",
-                        tabIndex=0,
-                        role="application",
-                        **named(
-                            "Timeline of all ranks. Press ? for the keys; the selected span is "
-                            "read out.",
-                            data_source=relative("/data/"),
-                        ),
-                    ),
-                    html.Div(id="tooltip", hidden=True),
-                    html.Div("Loading the run …", id="timeline-state", role="status"),
-                ],
-                className="timeline-stage",
-            ),
-            html.Aside(
-                [
-                    html.H2("Selection"),
-                    html.Div(
-                        "Click a span or a collective.",
-                        id="selection",
-                        **named("Selected span", aria_live="polite"),
-                    ),
-                    html.H2("Findings"),
-                    html.Nav(
-                        [_finding(placed, relative) for placed in findings]
-                        or [html.P("Nothing was found in this run.", className="dim")],
-                        id="finding-links",
-                        **named("Findings"),
-                    ),
-                    html.Div(_help(), id="help-panel"),
-                ],
-                className="timeline-side",
-                **named("Selection and findings"),
+                className="tools",
             ),
         ],
-        className="timeline-page",
+        className="timeline-head",
+    )
+
+
+def _stage(source: str) -> Component:
+    """What the scripts draw on; `source` is where they fetch the run."""
+    says = "Timeline of all ranks. Press ? for the keys; the selected span is read out."
+    return html.Div(
+        [
+            html.Canvas(id="minimap", **DECORATION),
+            html.Canvas(
+                id="timeline", tabIndex=0, role="application", **named(says, data_source=source)
+            ),
+            html.Div(id="tooltip", hidden=True),
+            html.Div("Loading the run …", id="timeline-state", role="status"),
+        ],
+        className="timeline-stage",
+    )
+
+
+def _side(findings: list[PlacedFinding], relative: Relative) -> Component:
+    links = [_finding(placed, relative) for placed in findings]
+    return html.Aside(
+        [
+            html.H2("Selection"),
+            html.Div(
+                "Click a span or a collective.",
+                id="selection",
+                **named("Selected span", aria_live="polite"),
+            ),
+            html.H2("Findings"),
+            html.Nav(
+                links or [html.P("Nothing was found in this run.", className="dim")],
+                id="finding-links",
+                **named("Findings"),
+            ),
+            html.Div(_help(), id="help-panel"),
+        ],
+        className="timeline-side",
+        **named("Selection and findings"),
     )
 
 
