@@ -32,7 +32,8 @@ DETAIL_FIELDS: Final = (
     ("begin_ns", "q"),  # span: begin; collective: arrival
     ("issued_ns", "q"),  # collective: the call came back from the backend; span: 0
     ("end_ns", "q"),  # span: end; collective: completion; 0 while it is open
-    ("nbytes", "Q"),  # collective: bytes of its tensors on this rank
+    # collective: bytes of its tensors on this rank; step: ns that the thread waited for a CPU
+    ("nbytes", "Q"),
 )
 DETAIL_RECORD: Final = struct.Struct("<" + "".join(code for _, code in DETAIL_FIELDS))
 DETAIL_END_OFFSET: Final = 48  # where end_ns lies in a record

@@ -31,7 +31,11 @@ STEP_PHASES = (
 
 @dataclass(frozen=True)
 class StepRow:
-    """One step of one rank. The seven terms add up to `step_ns`; `sync` aligns ranks."""
+    """One step of one rank. The seven terms add up to `step_ns`; `sync` aligns ranks.
+
+    `overlapped_ns` is beside the sum; of the sum, the training thread waited `run_queue_ns` for
+    a CPU.
+    """
 
     rank: int
     step: int
@@ -47,6 +51,7 @@ class StepRow:
     between_ns: int
     step_ns: int
     overlapped_ns: int
+    run_queue_ns: int
 
 
 @dataclass(frozen=True)
@@ -144,6 +149,7 @@ class _Timeline:
         self._step_sync = step_records["sync"].astype(np.int64)
         self._step_begin = step_records["begin_ns"] + offset_ns
         self._step_end = step_records["end_ns"] + offset_ns
+        self._run_queue = step_records["nbytes"].astype(np.int64)
         transfers = _union(own.last_arrival_ns, own.completion_ns)
         self._times = np.unique(
             np.concatenate(
@@ -210,6 +216,7 @@ class _Timeline:
             "begin_ns": self._step_begin,
             "end_ns": self._step_end,
             "step_ns": self._step_end - self._step_begin,
+            "run_queue_ns": self._run_queue,
             "overlapped_ns": _sum_by(self._step_index[inside], hidden, steps),
         }
         columns |= {f"{phase.label}_ns": spent[:, phase] for phase in STEP_PHASES}

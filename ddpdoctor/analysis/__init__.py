@@ -81,6 +81,7 @@ def _phase_times(steps: pd.DataFrame, tables: Tables) -> PhaseTimes:
         between_ms=spent["between"],
         step_ms=mean_ms("step_ns"),
         overlapped_ms=mean_ms("overlapped_ns") if split else None,
+        run_queue_ms=mean_ms("run_queue_ns"),
     )
 
 

@@ -36,8 +36,9 @@ def late_arrivals(run: Run, tables: Tables, steps: StepRange) -> dict[int, LateA
     if len(ranks) < 2 or not len(deciding.sync):
         return {}
     local = {rank: _local_times(tables, rank, deciding) for rank in ranks}
+    queued = {rank: _run_queue(tables, rank, deciding.sync) for rank in ranks}
     hot = {trace.info.rank: trace.hot_lines for trace in run.ranks}
-    return {rank: _of_rank(rank, deciding, local, hot) for rank in ranks}
+    return {rank: _of_rank(rank, deciding, local, queued, hot) for rank in ranks}
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,12 @@ def _together_before(tables: Tables, rank: int, syncs: Ints, sync_points: Ints) 
     return np.where(index >= 0, sync_points[np.maximum(index, 0)], begins)
 
 
+def _run_queue(tables: Tables, rank: int, syncs: Ints) -> Floats:
+    """Nanoseconds in each step for which the rank waited for a CPU."""
+    steps = tables.steps[tables.steps["rank"] == rank].drop_duplicates("sync").set_index("sync")
+    return steps["run_queue_ns"].reindex(syncs).to_numpy(np.float64)
+
+
 def _spent_until(begin: Ints, end: Ints, inside: npt.NDArray[np.bool_], times: Ints) -> Ints:
     """Time in the marked segments up to each moment; the segments tile time."""
     length = np.where(inside, end - begin, 0)
@@ -117,6 +124,7 @@ def _of_rank(
     rank: int,
     deciding: _Deciding,
     local: dict[int, Floats],
+    queued: dict[int, Floats],
     hot: dict[int, tuple[HotLine, ...]],
 ) -> LateArrivals:
     was_last = deciding.last_rank == rank
@@ -125,6 +133,7 @@ def _of_rank(
     arrivals = np.median([deciding.arrival_ns[other] for other in others], axis=0)
     lateness = (deciding.arrival_ns[rank] - arrivals)[was_last]
     excess = (local[rank] - np.median([local[other] for other in others], axis=0))[:, was_last]
+    more_queued = (queued[rank] - np.median([queued[o] for o in others], axis=0))[was_last]
     late_ms = float(lateness.mean()) / _NS_PER_MS if was_last.any() else 0.0
     phases = [
         _phase_excess(phase, float(row.mean()) / _NS_PER_MS if was_last.any() else 0.0, late_ms,
@@ -136,6 +145,7 @@ def _of_rank(
         float(caused.mean()) / _NS_PER_MS,
         float(np.median(caused)) / _NS_PER_MS,
         late_ms,
+        max(0.0, float(more_queued.mean())) / _NS_PER_MS if was_last.any() else 0.0,
         tuple(sorted(phases, key=lambda phase: -phase.excess_ms)),
     )
 

@@ -16,7 +16,8 @@ class PhaseTimes:
 
     `input + forward + backward + wait + transfer + optimizer + between = step`; `blocked_ms` is
     `wait + transfer`, known even where the clocks of the ranks are not and the two parts are
-    None. `overlapped_ms` is communication hidden behind compute, beside the sum.
+    None. `overlapped_ms` is communication hidden behind compute, beside the sum. Of the step,
+    the training thread waited `run_queue_ms` for a CPU.
     """
 
     input_ms: float
@@ -29,6 +30,7 @@ class PhaseTimes:
     between_ms: float
     step_ms: float
     overlapped_ms: float | None
+    run_queue_ms: float
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class LateArrivals:
     caused_delay_ms: float  # mean per counted step, 0 in steps where another rank was last
     typical_delay_ms: float  # median over counted steps, likewise
     lateness_ms: float  # mean own - median arrival of the others, over steps where it was last
+    run_queue_ms: float  # of that, waiting for a CPU beyond the median of the others
     excesses: tuple[PhaseExcess, ...]  # largest first
 
 

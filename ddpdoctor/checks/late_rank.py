@@ -18,7 +18,8 @@ What to do
 
 When it is wrong
     Two ranks that are late by the same amount hide each other: the delay caused by the last one is
-    then small. Batches of uneven size make ranks late in turn; then none stands out here.
+    then small. Batches of uneven size make ranks late in turn; then none stands out here. A rank that waits
+    for a CPU is held up by its host, not by its work: it is reported as info.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ STEP_SHARE_WARNING: Final = 0.05  # a smaller gain would drown in step-to-step n
 STEP_SHARE_ERROR: Final = 0.20
 LEAST_DELAY_MS: Final = 1.0  # scheduling noise of a busy host; nobody trains for less
 ORIGIN_COVERS: Final = 0.80  # share of the lateness a phase must explain to be named
+QUEUE_EXPLAINS: Final = 0.5  # with half of it spent waiting for a CPU, the rank's work is not slow
 SAMPLES_AGREE: Final = 5  # stack samples in excess before the second witness counts
 
 _FIXES: Final = {
@@ -107,12 +109,17 @@ def _stands_out(late: LateArrivals, step_ms: float, world_size: int) -> bool:
 def _finding(stats: RankStats, late: LateArrivals, run: Analysis) -> Finding:
     step_share = late.caused_delay_ms / stats.times.step_ms
     top = late.excesses[0]
-    named = top.coverage >= ORIGIN_COVERS
+    starved = late.run_queue_ms >= QUEUE_EXPLAINS * late.lateness_ms
+    named = top.coverage >= ORIGIN_COVERS and not starved
     seen = named and top.samples >= SAMPLES_AGREE
-    origin = f"it comes from {_ORIGINS[top.phase]}" if named else "no single phase explains it"
+    origin = "no single phase explains it"
+    if starved:
+        origin = f"for {late.run_queue_ms:.1f} ms of it the rank is ready to run and has no CPU"
+    elif named:
+        origin = f"it comes from {_ORIGINS[top.phase]}"
     where = (top.where,) if seen and top.where is not None else ()
     return Finding(
-        severity=Severity.ERROR if step_share >= STEP_SHARE_ERROR else Severity.WARNING,
+        severity=_severity(step_share, starved=starved),
         confidence=_confidence(named=named, seen=seen),
         message=(
             f"rank {stats.rank} on {stats.host} arrives last in {percent(late.last_share)} "
@@ -120,7 +127,7 @@ def _finding(stats: RankStats, late: LateArrivals, run: Analysis) -> Finding:
             f"the job waits {late.caused_delay_ms:.1f} ms of {stats.times.step_ms:.1f} ms a "
             f"step for it; {origin}"
         ),
-        fix=_fix(stats, late, run),
+        fix=_fix_of_host(stats) if starved else _fix(stats, late, run),
         culprits=(stats.rank,),
         victims=tuple(other.rank for other in run.ranks if other.rank != stats.rank),
         hosts=(stats.host,),
@@ -129,6 +136,22 @@ def _finding(stats: RankStats, late: LateArrivals, run: Analysis) -> Finding:
         lost_s=late.caused_delay_ms * run.steps.counted / 1e3,
         where=where,
         view=f"?rank={stats.rank}&sync={run.steps.first_sync}",
+    )
+
+
+def _severity(step_share: float, *, starved: bool) -> Severity:
+    """A rank that other processes keep from the CPU is a disturbed measurement, not a slow rank."""
+    if starved:
+        return Severity.INFO
+    return Severity.ERROR if step_share >= STEP_SHARE_ERROR else Severity.WARNING
+
+
+def _fix_of_host(stats: RankStats) -> str:
+    return (
+        f"Other processes or too many threads hold the CPUs of {stats.host}: measure again "
+        f"when it is "
+        "quiet, use fewer threads a rank (OMP_NUM_THREADS), or look at the CPUs that rank "
+        f"{stats.rank} may use (taskset -p)."
     )
 
 
@@ -147,6 +170,7 @@ def _evidence(late: LateArrivals, top: PhaseExcess, step_share: float) -> Iterat
     yield Evidence(
         f"share of its lateness that {label} covers", 100 * top.coverage, "%", 100 * ORIGIN_COVERS
     )
+    yield Evidence("waiting for a CPU, more than the others", late.run_queue_ms, "ms")
     yield Evidence(f"stack samples in {label} beyond the others'", top.samples, "", SAMPLES_AGREE)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 import torch
@@ -79,14 +80,25 @@ def unbox_group(boxed: Any) -> dist.ProcessGroup:
     return _c10d.ProcessGroup.unbox(boxed)
 
 
-def when_complete(result: Any, callback: Callable[[Any], None]) -> bool:
-    """Call back from the backend's thread when the collective completes. False without a Work."""
+class Completion(Enum):
+    """What is known of the end of a collective once its call came back."""
+
+    CALLBACK = auto()  # the callback will tell
+    DONE = auto()  # the call itself blocked until the end
+    UNKNOWN = auto()  # the backend's Work has no future (gloo's send and recv)
+
+
+def when_complete(result: Any, callback: Callable[[Any], None]) -> Completion:
+    """Have a thread of the backend call back when the collective completes."""
     boxed = result[-1] if isinstance(result, tuple) else result
     if boxed is None:
-        return False
-    work = _c10d.Work.unbox(boxed)
-    work.get_future().add_done_callback(callback)
-    return True
+        return Completion.DONE
+    try:
+        future = _c10d.Work.unbox(boxed).get_future()
+    except RuntimeError:  # "Work::getFuture not implemented"
+        return Completion.UNKNOWN
+    future.add_done_callback(callback)
+    return Completion.CALLBACK
 
 
 def group_key(group: dist.ProcessGroup) -> str:

@@ -87,12 +87,10 @@ class BucketQueue:
     """The buckets that the running backward has still to reduce, in DDP's launch order."""
 
     sizes: tuple[int, ...] = ()
-    launched: int = 0
     next: int = 0
 
     def take(self, nbytes: int) -> int:
         """Index of the bucket of this size if it is the next one, else -1."""
-        self.launched += 1
         if self.next < len(self.sizes) and self.sizes[self.next] == nbytes:
             self.next += 1
             return self.next - 1
@@ -188,8 +186,11 @@ class Collectives:
             self._guard.run(self._completed, issued, now)
 
         self._pending.add(issued.serial)
-        if not private.when_complete(result, completed):
+        completion = private.when_complete(result, completed)
+        if completion is private.Completion.DONE:
             self._completed(issued, time.monotonic_ns())
+        elif completion is private.Completion.UNKNOWN:
+            self._pending.discard(issued.serial)
 
     def _completed(self, issued: _Issued, now: int) -> None:
         self._pending.discard(issued.serial)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddpdoctor.events import Flag, Kind, Phase
+from ddpdoctor.recorder.runqueue import RunQueue
 from ddpdoctor.recorder.writer import RankFile
 
 _ROW_PHASES: Final = (
@@ -37,6 +38,7 @@ class _StepEnd:
 
     at_ns: int
     spent: tuple[int, ...]
+    run_queue_ns: int
 
 
 class Phases:
@@ -44,6 +46,7 @@ class Phases:
 
     def __init__(self, file: RankFile) -> None:
         self._file = file
+        self._run_queue = RunQueue()
         self.thread = threading.get_ident()
         self.step = 0
         self.sync = 0
@@ -67,6 +70,13 @@ class Phases:
 
     def on_training_thread(self) -> bool:
         return threading.get_ident() == self.thread
+
+    def train_here(self) -> None:
+        """The calling thread is the training thread from now on."""
+        if not self.on_training_thread():
+            self.thread = threading.get_ident()
+            self._run_queue.close()
+            self._run_queue = RunQueue()
 
     def is_open(self, phase: Phase) -> bool:
         return any(entry[1] is phase for entry in self._open)
@@ -103,7 +113,8 @@ class Phases:
         """A DDP forward begins: what an exception left open is closed, a step may end here."""
         while self._open and self._open[-1][1] is not Phase.OPTIMIZER:
             self.end(self._open[-1][0])
-        if not no_grad and self._synced_in_step and not self._open:
+        may_end = self._step_end is not None or not self._open  # a closure runs within a step
+        if not no_grad and self._synced_in_step and may_end:
             self._close_step()
         return self.begin(Phase.FORWARD, site, no_grad=no_grad)
 
@@ -130,6 +141,7 @@ class Phases:
             self.end(self._open[-1][0])
         if self._step_end is not None:
             self._close_step()
+        self._run_queue.close()
 
     def _account(self, now: int) -> None:
         if self._accounted_ns:
@@ -138,7 +150,7 @@ class Phases:
 
     def _mark(self, now: int) -> _StepEnd:
         self._account(now)
-        return _StepEnd(now, tuple(self._spent))
+        return _StepEnd(now, tuple(self._spent), self._run_queue.waited_ns())
 
     def _close_step(self) -> None:
         end = self._step_end or self._input_after_sync or self._mark(time.monotonic_ns())
@@ -149,9 +161,11 @@ class Phases:
             spent[Phase.BLOCKED] += blocked
         micros = [min(max(0, spent[phase]) // 1000, _MAX_US) for phase in _ROW_PHASES]
         self._file.add_step((self.step, *micros, self.sync))  # type: ignore[arg-type]
+        waited_ns = max(0, end.run_queue_ns - begin.run_queue_ns)
         self._file.add(
-            Kind.STEP, 0, 0, 0, self.step, self.sync, 0, 0, -1, 0, -1, begin.at_ns, 0, end.at_ns, 0
-        )
+            Kind.STEP, 0, 0, 0, self.step, self.sync, 0, 0, -1, 0, -1,
+            begin.at_ns, 0, end.at_ns, waited_ns,
+        )  # fmt: skip
         self.step += 1
         self._step_begin = end
         self._step_end = self._input_after_sync = None

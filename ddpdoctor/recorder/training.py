@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 import weakref
 from collections.abc import Iterator
 from typing import Any, Final
@@ -46,7 +45,7 @@ class TrainingHooks:
         self._blocked = 0
         self._optimizers: list[int] = []  # serials of nested steps; 0 for another's optimizer
         self._in_backward = False
-        self._launched_before = 0
+        self._will_sync = False
         self._buckets: dict[int, tuple[int, ...]] = {}
         self._originals = _patch_forward(self)
         self._handles = [
@@ -71,7 +70,7 @@ class TrainingHooks:
     def forward_begins(self, model: DistributedDataParallel) -> None:
         if model not in self._models:
             return
-        self._phases.thread = threading.get_ident()
+        self._phases.train_here()
         self._in_backward = False
         self._optimizers = self._optimizers if self._phases.is_open(Phase.OPTIMIZER) else []
         site = self._sites.here(sys._getframe(1))
@@ -87,6 +86,7 @@ class TrainingHooks:
         self._phases.end(self._forward)
         if not torch.is_grad_enabled():
             return
+        self._will_sync = bool(model.require_backward_grad_sync)  # DDP too decides it here
 
         def backward_begins(_gradient: torch.Tensor) -> None:
             self.guard.run(self._backward_begins, model)
@@ -103,7 +103,6 @@ class TrainingHooks:
         self._in_backward = True
         self._backward = self._phases.begin(Phase.BACKWARD, self._sites.here(sys._getframe(1)))
         queue = self._collectives.buckets
-        self._launched_before = queue.launched
         queue.next, queue.sizes = 0, self._bucket_sizes(model)
         private.after_backward(self._guarded(self._compute_ends))
 
@@ -125,7 +124,7 @@ class TrainingHooks:
         self._phases.end(self._blocked)
         self._phases.end(self._backward)
         self._in_backward = False
-        if self._collectives.buckets.launched > self._launched_before:
+        if self._will_sync:
             self._phases.synced_backward()
 
     def _optimizer_begins(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:

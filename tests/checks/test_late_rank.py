@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from ddpdoctor.checks import Outcome
-from ddpdoctor.events import Phase
+from ddpdoctor.events import Kind, Phase
 from ddpdoctor.findings import Confidence, Severity
-from tests.builders import LINE, StepTimes, result_of, simulate, with_ranks, with_samples
+from tests.builders import LINE, MS, StepTimes, result_of, simulate, with_ranks, with_samples
 
 ORIGINS = ["input", "forward", "backward", "optimizer", "between"]
 
@@ -61,6 +61,22 @@ def test_a_lateness_spread_over_phases_has_no_named_origin() -> None:
     assert finding.confidence is Confidence.POSSIBLE
     assert "no single phase explains it" in finding.message
     assert "Measure next" in finding.fix
+
+
+def test_a_rank_that_has_no_cpu_is_a_disturbed_measurement() -> None:
+    def starved(trace):
+        detail = trace.detail.copy()
+        if trace.info.rank == 1:
+            detail["nbytes"][detail["kind"] == Kind.STEP] = 30 * MS
+        return replace(trace, detail=detail)
+
+    run = with_ranks(simulate(late_by(40, "forward")), starved)
+
+    (finding,) = result_of("DD101", run).findings
+
+    assert finding.severity is Severity.INFO
+    assert "has no CPU" in finding.message
+    assert "quiet" in finding.fix
 
 
 def test_equal_ranks_are_clean() -> None:
