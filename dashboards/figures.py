@@ -83,7 +83,7 @@ def _marker(phase: Phase, palette: Palette) -> dict[str, object]:
 
 
 def excess_map(cells: StepMap, theme: str) -> go.Figure:
-    """Rank by step: a rank's own time over that of the median rank."""
+    """Rank by step: a rank's own time over that of the other ranks."""
     palette = palette_of(theme)
     figure = go.Figure(
         go.Heatmap(
@@ -94,8 +94,12 @@ def excess_map(cells: StepMap, theme: str) -> go.Figure:
             zmin=0,
             zmax=cells.top_ms,
             colorscale="Cividis",
-            colorbar={"title": {"text": "ms over<br>median"}, "thickness": 12, "outlinewidth": 0},
-            hovertemplate="rank %{y}, step %{x}: %{z:.2f} ms over the median rank<extra></extra>",
+            colorbar={
+                "title": {"text": "ms over<br>the others"},
+                "thickness": 12,
+                "outlinewidth": 0,
+            },
+            hovertemplate="rank %{y}, step %{x}: %{z:.2f} ms over the median of the others<extra></extra>",
         )
     )
     height = min(MOST_CHART_PX, max(CHART_PX, 90 + 12 * len(cells.ranks)))

@@ -70,7 +70,7 @@ def window_columns(spans: Spans, calls: Calls) -> dict[str, Column]:
 
 
 def whole_columns(series: StepSeries, cells: StepMap) -> dict[str, Column]:
-    """The whole run at a glance: the steps, and who exceeded the median rank in each."""
+    """The whole run at a glance: the steps, and who exceeded the others in each."""
     blocked = [series.phases.index(p) for p in (Phase.WAIT, Phase.BLOCKED) if p in series.phases]
     return {
         "step_sync": series.sync.astype(np.int32),

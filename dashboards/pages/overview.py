@@ -46,10 +46,10 @@ def overview(
                         "Stacked bars: milliseconds of each rank's step by phase",
                     ),
                     _chart(
-                        "Own time over the median rank",
+                        "Own time over the other ranks",
                         "a click opens the timeline",
                         "excess-map",
-                        "Heat map of rank by step: own time over the median rank",
+                        "Heat map of rank by step: own time over the median of the others",
                     ),
                 ],
                 className="charts",

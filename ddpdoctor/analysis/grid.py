@@ -49,13 +49,13 @@ class StepGrid:
 
     @cached_property
     def own_excess_ms(self) -> Floats:
-        """A rank's own time, waiting and transfer left out, over the median rank of that step."""
-        return _over_median(sum_of(self, OWN_PHASES))
+        """A rank's own time, waiting and transfer left out, over the median of the others in that step."""
+        return _over_others(sum_of(self, OWN_PHASES))
 
     @cached_property
     def cause(self) -> Ints:
-        """The phase that exceeds its median most, per rank and step."""
-        excess = np.stack([_over_median(self.of_phase(phase)) for phase in OWN_PHASES])
+        """The phase that exceeds the median of the others most, per rank and step."""
+        excess = np.stack([_over_others(self.of_phase(phase)) for phase in OWN_PHASES])
         largest = np.argmax(np.nan_to_num(excess, nan=-np.inf), axis=0)
         cause: Ints = np.array(OWN_PHASES, np.int64)[largest]
         return cause
@@ -98,12 +98,32 @@ def sum_of(grid: StepGrid, phases: Sequence[Phase]) -> Floats:
     return total
 
 
-def _over_median(cells: Floats) -> Floats:
-    if not cells.size:
-        return cells
-    known = np.isfinite(cells)
-    median = np.nanmedian(np.where(known.any(axis=0), cells, 0.0), axis=0)
-    return np.asarray(cells - median)
+def median_of_others(cells: Floats) -> Floats:
+    """Per rank and step, the median of the other ranks that recorded it; NaN where there is none.
+
+    With two ranks the median of both would show half of what one is late by.
+    """
+    ranks = len(cells)
+    if ranks < 2:
+        return np.full_like(cells, np.nan)
+    order = np.argsort(cells, axis=0)  # NaN last
+    place = np.argsort(order, axis=0)
+    ordered = np.take_along_axis(cells, order, axis=0)
+    others = np.isfinite(cells).sum(axis=0) - np.isfinite(cells)
+
+    def nth(n: Ints) -> Floats:
+        """The n-th of the others, which stand without gap where the rank itself is left out."""
+        index = np.clip(n + (n >= place), 0, ranks - 1)
+        return np.asarray(np.take_along_axis(ordered, index, axis=0))
+
+    median = (nth((others - 1) // 2) + nth(others // 2)) / 2
+    return np.where(others > 0, median, np.nan)
+
+
+def _over_others(cells: Floats) -> Floats:
+    """0 where a rank was alone."""
+    excess = cells - median_of_others(cells)
+    return np.where(np.isfinite(cells) & ~np.isfinite(excess), 0.0, excess)
 
 
 @dataclass(frozen=True)
@@ -179,7 +199,7 @@ def step_series(grid: StepGrid) -> StepSeries:
 
 
 def place_of(grid: StepGrid, ranks: Sequence[int], ranges: Sequence[tuple[int, int]]) -> int | None:
-    """The step in which these ranks exceeded the median rank most; None without any step.
+    """The step in which these ranks exceeded the others most; None without any step.
 
     Where no rank is to blame, it is the middle one of the steps.
     """

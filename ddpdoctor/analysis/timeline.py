@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ddpdoctor.analysis.grid import StepGrid, build_grid
+from ddpdoctor.analysis.grid import StepGrid, build_grid, median_of_others
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.events import Flag, Op, Phase
 
@@ -210,7 +210,7 @@ class SpanDetail:
     begin_ms: float
     duration_ms: float
     step_phase_ms: float | None  # all spans of this phase in the step
-    median_phase_ms: float | None  # the same, median of the ranks
+    median_phase_ms: float | None  # the same, median of the other ranks
     step_ms: float | None
     median_step_ms: float | None
 
@@ -255,8 +255,8 @@ def span_detail(timeline: Timeline, span: int) -> SpanDetail | None:
     if not 0 <= span < len(spans.id):
         return None
     rank, sync, phase = int(spans.rank[span]), int(spans.sync[span]), Phase(spans.phase[span])
-    in_phase = _against_median(timeline.grid, timeline.grid.of_phase(phase), rank, sync)
-    in_step = _against_median(timeline.grid, timeline.grid.step_ms, rank, sync)
+    in_phase = _against_others(timeline.grid, timeline.grid.of_phase(phase), rank, sync)
+    in_step = _against_others(timeline.grid, timeline.grid.step_ms, rank, sync)
     return SpanDetail(
         span, rank, _host(timeline, rank), _step_or_none(sync), phase,
         float(spans.begin_ms[span]), float(spans.end_ms[span] - spans.begin_ms[span]),
@@ -264,17 +264,20 @@ def span_detail(timeline: Timeline, span: int) -> SpanDetail | None:
     )  # fmt: skip
 
 
-def _against_median(
+def _against_others(
     grid: StepGrid, cells: Floats, rank: int, sync: int
 ) -> tuple[float | None, float | None]:
     column = np.flatnonzero(grid.syncs == sync)
     row = np.flatnonzero(grid.ranks == rank)
     if not len(column) or not len(row):
         return None, None
-    of_step = cells[:, column[0]]
-    own = of_step[row[0]]
-    known = of_step[np.isfinite(of_step)]
-    return (float(own), float(np.median(known))) if np.isfinite(own) else (None, None)
+    of_step = cells[:, column]
+    own, median = of_step[row[0], 0], median_of_others(of_step)[row[0], 0]
+    return _or_none(own), _or_none(median)
+
+
+def _or_none(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
 
 
 def call_detail(timeline: Timeline, call: int) -> CallDetail | None:
@@ -296,8 +299,8 @@ def call_detail(timeline: Timeline, call: int) -> CallDetail | None:
         float(calls.begin_ms[call]), float(calls.end_ms[call] - calls.begin_ms[call]),
         float(wait[own]) if known else None,
         float(transfer[own]) if known else None,
-        float(np.median(wait)) if known else None,
-        float(np.median(transfer)) if known else None,
+        _or_none(median_of_others(wait[:, None])[own, 0]) if known else None,
+        _or_none(median_of_others(transfer[:, None])[own, 0]) if known else None,
         int(calls.last_rank[call]) if known else None,
         float(same.begin_ms.max()) - first if known else None,
         _arrivals(same),

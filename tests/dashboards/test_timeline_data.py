@@ -7,9 +7,12 @@ import struct
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
 
-from ddpdoctor.analysis import analyze
-from ddpdoctor.analysis.grid import build_grid, place_of, pooled, step_series
+from ddpdoctor.analysis import Analysis, analyze
+from ddpdoctor.analysis.grid import build_grid, median_of_others, place_of, pooled, step_series
 from ddpdoctor.analysis.timeline import Timeline, build_timeline, call_detail, span_detail
 from ddpdoctor.dashboards.wire import encode, whole_columns, window_columns
 from ddpdoctor.events import Phase
@@ -66,7 +69,7 @@ def test_calls_under_way_together_get_lines_of_their_own(timeline: Timeline) -> 
     assert calls.slots.max() == 2
 
 
-def test_span_detail_compares_with_the_median_of_the_ranks(timeline: Timeline) -> None:
+def test_span_detail_compares_with_the_median_of_the_others(timeline: Timeline) -> None:
     late = np.flatnonzero(
         (timeline.spans.rank == LATE_RANK)
         & (timeline.spans.phase == Phase.BACKWARD)
@@ -107,6 +110,37 @@ def test_own_excess_blames_the_late_rank_and_its_phase(timeline: Timeline) -> No
     assert set(cells.cause[row]) == {Phase.BACKWARD}
     others = np.delete(cells.excess_ms, row, axis=0)
     assert np.all(np.abs(others) < 0.1)
+
+
+def test_with_two_ranks_the_other_is_the_measure() -> None:
+    grid = build_grid(late_analysis_of_two(), 0)
+    assert np.allclose(grid.own_excess_ms[1], 20.0, atol=0.1)
+    assert np.allclose(grid.own_excess_ms[0], -20.0, atol=0.1)
+
+
+def late_analysis_of_two() -> Analysis:
+    return analyze(simulate(lambda rank, step: StepTimes(forward=5.0 + 20.0 * rank), 2, 20))
+
+
+def test_a_rank_alone_exceeds_nobody() -> None:
+    grid = build_grid(analyze(simulate(lambda rank, step: StepTimes(), 1, 5)), 0)
+    assert np.all(grid.own_excess_ms == 0)
+
+
+@given(
+    arrays(
+        np.float64,
+        array_shapes(min_dims=2, max_dims=2, max_side=7),
+        elements=st.one_of(st.floats(0, 100), st.just(np.nan)),
+    )
+)
+def test_median_of_others_against_the_plain_way(cells: np.ndarray) -> None:
+    got = median_of_others(cells)
+    for (row, column), value in np.ndenumerate(got):
+        others = np.delete(cells[:, column], row)
+        known = others[np.isfinite(others)]
+        expected = np.median(known) if len(known) else np.nan
+        assert value == pytest.approx(expected, nan_ok=True)
 
 
 def test_pooling_keeps_a_single_bad_step() -> None:

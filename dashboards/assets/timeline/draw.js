@@ -162,7 +162,7 @@ export class Painter {
     }
   }
 
-  // Zoomed out: who took longer than the median rank of the step, and in which phase.
+  // Zoomed out: who took longer than the others in the step, and in which phase.
   cells() {
     const { source, theme, layout, context: c } = this;
     const { whole, medianStep } = source;

@@ -5,7 +5,7 @@ import { firstAbove } from "./data.js";
 export const GUTTER = 84;
 export const RULER = 42;
 const LEAST_ROW = 14;
-const MOST_ROW = 132;
+const MOST_ROW = 180;
 const LANES_FROM = 26; // rows lower than this show the training thread only
 
 export class Layout {

@@ -88,7 +88,7 @@ class Timeline {
     note.hidden = complete && singly;
     if (this.source.failure) note.textContent = `The spans could not be fetched: ${this.source.failure}`;
     else if (!complete) note.textContent = "Loading spans …";
-    else note.textContent = "Zoomed out: colour shows how much longer than the median rank a rank took, by phase.";
+    else note.textContent = "Zoomed out: colour shows how much longer a rank took than the median of the others, by phase.";
     this.canvas.dataset.state = complete ? "complete" : "loading";
     this.canvas.dataset.shows = singly ? "spans" : "steps";
   }

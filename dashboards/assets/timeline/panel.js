@@ -72,10 +72,10 @@ export class Panel {
     if (detail.step_phase_ms !== null) {
       rows.push(
         [`All ${detail.phase} of the step`, duration(detail.step_phase_ms)],
-        ["Median of the ranks", duration(detail.median_phase_ms)],
-        ["Against the median", more(detail.step_phase_ms - detail.median_phase_ms), "strong"],
+        ["Median of the others", duration(detail.median_phase_ms)],
+        ["Against the others", against(detail.step_phase_ms, detail.median_phase_ms), "strong"],
         ["Step", duration(detail.step_ms)],
-        ["Step, median of the ranks", duration(detail.median_step_ms)],
+        ["Step, median of the others", duration(detail.median_step_ms)],
       );
     }
     this.box.replaceChildren(list(rows));
@@ -90,9 +90,9 @@ export class Panel {
       ["Bytes", bytes(detail.nbytes)],
       ["Duration", duration(detail.duration_ms)],
       ["Waits for the last rank", duration(detail.wait_ms), "bad"],
-      ["… median of the ranks", duration(detail.median_wait_ms)],
+      ["… median of the others", duration(detail.median_wait_ms)],
       ["Transfer, queue included", duration(detail.transfer_ms)],
-      ["… median of the ranks", duration(detail.median_transfer_ms)],
+      ["… median of the others", duration(detail.median_transfer_ms)],
       ["First to last arrival", duration(detail.spread_ms)],
       ["Last to arrive", detail.last_rank === null ? "not measured" : `rank ${detail.last_rank}`, "bad"],
     ];
@@ -118,6 +118,10 @@ export class Panel {
     if (rest > 0) box.append(element("p", `and ${rest} earlier ones`, "dim"));
     return box;
   }
+}
+
+function against(own, others) {
+  return others === null ? "not measured" : more(own - others);
 }
 
 function list(rows) {
