@@ -95,11 +95,11 @@ def excess_map(cells: StepMap, theme: str) -> go.Figure:
             zmax=cells.top_ms,
             colorscale="Cividis",
             colorbar={
-                "title": {"text": "ms over<br>the others"},
+                "title": {"text": "ms over<br>others"},
                 "thickness": 12,
                 "outlinewidth": 0,
             },
-            hovertemplate="rank %{y}, step %{x}: %{z:.2f} ms over the median of the others<extra></extra>",
+            hovertemplate="rank %{y}, step %{x}: %{z:.2f} ms over the other ranks<extra></extra>",
         )
     )
     height = min(MOST_CHART_PX, max(CHART_PX, 90 + 12 * len(cells.ranks)))

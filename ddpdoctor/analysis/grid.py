@@ -49,7 +49,7 @@ class StepGrid:
 
     @cached_property
     def own_excess_ms(self) -> Floats:
-        """A rank's own time, waiting and transfer left out, over the median of the others in that step."""
+        """A rank's own time (no wait, no transfer) over the median of the others in that step."""
         return _over_others(sum_of(self, OWN_PHASES))
 
     @cached_property
