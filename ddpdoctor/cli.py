@@ -18,6 +18,9 @@ from ddpdoctor import __version__
 from ddpdoctor.errors import DdpDoctorError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ddpdoctor.diagnose import Diagnosis
     from ddpdoctor.report import Report
 
 CLEAN: Final = 0
@@ -123,14 +126,16 @@ def report(run: Path | None, as_json: bool, short: bool, fail_on: str, verbose: 
 
 
 def _print_text(made: Report, *, short: bool) -> None:
-    from rich.console import Console
-
     from ddpdoctor.report_text import render
 
+    render(made, _console(), short=short)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=max(100, console.width))
-    render(made, console, short=short)
+    return console if console.is_terminal else Console(width=max(100, console.width))
 
 
 def _status(made: Report, fail_on: str) -> int:
@@ -142,6 +147,58 @@ def _status(made: Report, fail_on: str) -> int:
         return NO_VERDICT
     least = None if fail_on == "never" else Severity[fail_on.upper()]
     return FINDINGS if exceeds(made, least) else CLEAN
+
+
+@cli.command(context_settings=_HELP)
+@click.option("--pid", type=int, help="Only the job of this process: a rank, or its launcher.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=1),
+    default=10.0,
+    show_default=True,
+    help="Seconds after which looking ends.",
+)
+@click.option(
+    "--watch",
+    "watch_s",
+    type=click.FloatRange(min=0.3),
+    default=1.5,
+    show_default=True,
+    help="Seconds without progress that count as standing still; more for a job of slow steps.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report objects, one a job.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the stacks of all ranks, too.")
+def diagnose(
+    pid: int | None, timeout_s: float, watch_s: float, as_json: bool, verbose: bool
+) -> int:
+    """Which rank holds up a hung job on this host, what it is doing, and what to do.
+
+    Needs no recording, and leaves the job as it is. Each job of this host is judged.
+    """
+    from ddpdoctor.diagnose import diagnose as look
+
+    diagnoses = look(pid, max(timeout_s, watch_s), watch_s)
+    if as_json:
+        from ddpdoctor.report import to_json
+
+        reports = ",\n".join(to_json(each.report) for each in diagnoses)
+        click.echo(reports if len(diagnoses) == 1 else f"[{reports}]")
+    else:
+        _print_diagnoses(diagnoses, stacks=verbose)
+    if any(_status(each.report, "warning") == FINDINGS for each in diagnoses):
+        return FINDINGS
+    return CLEAN if all(each.has_verdict for each in diagnoses) else NO_VERDICT
+
+
+def _print_diagnoses(diagnoses: list[Diagnosis], *, stacks: bool) -> None:
+    from ddpdoctor.diagnose_text import render
+
+    console = _console()
+    for index, each in enumerate(diagnoses):
+        if index:
+            console.print()
+        render(each, console, stacks=stacks)
 
 
 @cli.command(context_settings=_HELP)

@@ -26,3 +26,7 @@ class TorchMissing(DdpDoctorError):
 
 class UnknownCheck(DdpDoctorError):
     """`explain` was asked for a code or name that no check has."""
+
+
+class NothingToDiagnose(DdpDoctorError):
+    """No rank of a DDP job can be looked at on this host; the message says why."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ddpdoctor.analysis.model import Analysis, RankStats
 from ddpdoctor.checks import CheckResult, Outcome
 from ddpdoctor.findings import Finding, Severity
+
+if TYPE_CHECKING:  # the report on a hang must load without pandas
+    from ddpdoctor.analysis.model import Analysis, RankStats
 
 SCHEMA_VERSION = 1
 

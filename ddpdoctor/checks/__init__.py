@@ -8,18 +8,22 @@ in the README and the dashboard all read it from here.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Generic, TypeVar
+from functools import cache
+from importlib.abc import InspectLoader
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ddpdoctor.errors import UnknownCheck
 from ddpdoctor.findings import Finding
 
 if TYPE_CHECKING:  # a hang or launch check must load without pandas
     from ddpdoctor.analysis.model import Analysis
+    from ddpdoctor.hang.snapshot import HangSnapshot
 
 Subject = TypeVar("Subject")
 CheckFunction = Callable[[Subject], Iterator[Finding]]
@@ -63,9 +67,10 @@ class Check(Generic[Subject]):
 
 
 class Registry(Generic[Subject]):
-    """The checks of one subject (a run, a hang, a launch), by code."""
+    """The checks of one subject (a run, a hang), by code; `decorator` names them in the source."""
 
-    def __init__(self) -> None:
+    def __init__(self, decorator: str) -> None:
+        self._decorator = decorator
         self._checks: dict[str, Check[Subject]] = {}
 
     def register(
@@ -86,25 +91,45 @@ class Registry(Generic[Subject]):
         return add
 
     def __iter__(self) -> Iterator[Check[Subject]]:
-        load_checks()
+        for module in _modules_with(f"@{self._decorator}("):
+            importlib.import_module(module)
         return iter(sorted(self._checks.values(), key=lambda check: check.code))
 
 
-_trace_checks: Registry[Analysis] = Registry()
+_trace_checks: Registry[Analysis] = Registry("trace_check")
+_hang_checks: Registry[HangSnapshot] = Registry("hang_check")
 trace_check = _trace_checks.register
+hang_check = _hang_checks.register
 
 
-def load_checks() -> None:
-    """Import every module of this package; each registers its check."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
+@cache
+def _modules_with(decorator: str) -> tuple[str, ...]:
+    """Modules here that use this decorator. Only these are imported: hang checks load no pandas."""
+    found = []
+    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
+        specification = importlib.util.find_spec(module.name)
+        loader = specification.loader if specification else None
+        if isinstance(loader, InspectLoader) and decorator in (
+            loader.get_source(module.name) or ""
+        ):
+            found.append(module.name)
+    return tuple(found)
 
 
-def all_checks() -> list[Check[Analysis]]:
+def trace_checks() -> list[Check[Analysis]]:
     return list(_trace_checks)
 
 
-def find_check(code_or_name: str) -> Check[Analysis]:
+def hang_checks() -> list[Check[HangSnapshot]]:
+    return list(_hang_checks)
+
+
+def all_checks() -> list[Check[Any]]:
+    """The checks of every subject, by code."""
+    return sorted([*_trace_checks, *_hang_checks], key=lambda check: check.code)
+
+
+def find_check(code_or_name: str) -> Check[Any]:
     """The check with this code or name. Raises UnknownCheck."""
     wanted = code_or_name.casefold()
     for check in all_checks():
@@ -128,7 +153,7 @@ def run_check(check: Check[Subject], subject: Subject) -> CheckResult:
 
 def run_checks(analysis: Analysis) -> list[CheckResult]:
     """Run all checks on a recorded run, in the order of their codes."""
-    return [run_check(check, analysis) for check in all_checks()]
+    return [run_check(check, analysis) for check in trace_checks()]
 
 
 def _where_it_crashed(crash: Exception) -> str:

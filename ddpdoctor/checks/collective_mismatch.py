@@ -1,0 +1,101 @@
+"""DD904 collective-mismatch: the ranks wait in different collectives.
+
+What it measures
+    For each rank the call that it waits in and the line that made it; for recorded ranks also the
+    sequence number within the group.
+
+Why it matters
+    Collectives pair up by their order. When one rank makes a call that the others do not make, all
+    of them wait, each for the others.
+
+What to do
+    Make the same collectives in the same order on all ranks: look for a call under `if rank == 0`,
+    an early return before it, an evaluation through the DDP model (it broadcasts buffers) on one
+    rank only, or metrics that only some ranks reduce.
+
+When it is wrong
+    Stacks show where the ranks are, not which of them went the wrong way: with as many ranks in the
+    one call as in the other no rank is named. A pair may also be the late result of a call that was
+    skipped earlier; a recorded run shows where.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from ddpdoctor.checks import hang_check
+from ddpdoctor.findings import Confidence, Finding, Severity
+from ddpdoctor.hang import describe
+from ddpdoctor.hang.order import behind, crossed
+from ddpdoctor.hang.situation import Kind, Seen, numbers, situation
+from ddpdoctor.hang.snapshot import HangSnapshot
+
+
+@hang_check("DD904", "collective-mismatch")
+def collective_mismatch(snapshot: HangSnapshot) -> Iterator[Finding]:
+    scene = situation(snapshot)
+    if scene.kind is not Kind.DIFFERENT_CALLS or scene.leavers():
+        return
+    if crossed(snapshot):  # DD911 knows more
+        return
+    groups = _by_call(scene.waiting)
+    late = tuple(seen for seen in scene.waiting if seen.number in behind(snapshot))
+    culprits = late or _minority(groups)
+    shown = culprits or scene.waiting
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=_confidence(late, culprits),
+        message="the ranks wait in different collectives: "
+        + "; ".join(f"{describe.names(ranks)} in {describe.calls(ranks[:1])}" for ranks in groups),
+        fix=_fix(scene.waiting),
+        culprits=numbers(culprits),
+        victims=describe.victims(scene, culprits),
+        hosts=describe.hosts(snapshot),
+        evidence=(
+            describe.looks(snapshot),
+            *describe.records(scene.waiting),
+            *describe.states(scene.all),
+        ),
+        where=describe.locations(shown),
+    )
+
+
+def _by_call(waiting: tuple[Seen, ...]) -> list[tuple[Seen, ...]]:
+    groups: dict[str, list[Seen]] = defaultdict(list)
+    for seen in waiting:
+        groups[describe.calls([seen])].append(seen)
+    return [tuple(group) for group in groups.values()]
+
+
+def _minority(groups: list[tuple[Seen, ...]]) -> tuple[Seen, ...]:
+    """The ranks that differ from a clear majority; none where there is no such majority."""
+    total = sum(len(group) for group in groups)
+    largest = max(groups, key=len)
+    if 2 * len(largest) <= total:
+        return ()
+    return tuple(seen for group in groups if group is not largest for seen in group)
+
+
+def _confidence(late: tuple[Seen, ...], culprits: tuple[Seen, ...]) -> Confidence:
+    if late:
+        return Confidence.LIKELY
+    return Confidence.POSSIBLE if culprits else Confidence.LIKELY
+
+
+def _fix(waiting: tuple[Seen, ...]) -> str:
+    if all(seen.place.call in ("send", "recv") for seen in waiting):
+        return (
+            "Each waits for the other: let one of the two send first, or make both calls at once "
+            "by `dist.batch_isend_irecv`."
+        )
+    if any(seen.place.call == "forward" for seen in waiting):
+        return (
+            "A forward through the DDP model broadcasts its buffers. Where one rank evaluates "
+            "alone, let it call `model.module(x)`; otherwise let all ranks run this forward."
+        )
+    return (
+        "All ranks must make the same collectives in the same order: take the call out of "
+        "`if rank == 0:`, or let the other ranks make it too. Reduce decisions that differ between "
+        "ranks first: `dist.all_reduce(flag, op=dist.ReduceOp.MAX)`."
+    )

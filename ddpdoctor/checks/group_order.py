@@ -1,0 +1,67 @@
+"""DD911 group-order: two ranks use two process groups in opposite order.
+
+What it measures
+    For recorded ranks, the newest collective of each group: one rank waits in a group that the
+    other has not come to, and the other waits in a group that the first has not come to.
+
+Why it matters
+    Each waits for the other, for ever, while both are in a collective and every call by itself
+    looks right.
+
+What to do
+    Use the groups in the same order on all ranks. Make groups by `new_group` on all ranks in the
+    same order, too, and by members and others alike.
+
+When it is wrong
+    Groups are known by the name that torch gives them. If the ranks made them in different order,
+    the same name may mean different groups; that is this fault as well, one step earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.checks import NotEnoughData, hang_check
+from ddpdoctor.findings import Confidence, Finding, Severity
+from ddpdoctor.hang import describe
+from ddpdoctor.hang.order import crossed
+from ddpdoctor.hang.situation import Kind, numbers, situation
+from ddpdoctor.hang.snapshot import HangSnapshot
+
+
+@hang_check("DD911", "group-order")
+def group_order(snapshot: HangSnapshot) -> Iterator[Finding]:
+    scene = situation(snapshot)
+    if scene.kind not in (Kind.SAME_CALL, Kind.DIFFERENT_CALLS):
+        return
+    if sum(bool(rank.collectives) for rank in snapshot.ranks) < 2:
+        raise NotEnoughData("the ranks are not recorded, so the order of their calls is not known")
+    pairs = crossed(snapshot)
+    if not pairs:
+        return
+    one, other = pairs[0]
+    involved = {rank for pair in pairs for rank in (pair[0].rank, pair[1].rank)}
+    culprits = tuple(seen for seen in scene.waiting if seen.number in involved)
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        message=(
+            f"rank {one.waiting} waits for rank {one.rank} in {one.awaited.op} number "
+            f"{one.awaited.seq} of group {one.awaited.group}, and rank {other.waiting} for rank "
+            f"{other.rank} in {other.awaited.op} number {other.awaited.seq} of group "
+            f"{other.awaited.group}: they use the two groups in opposite order"
+        ),
+        fix=(
+            "Make the calls of both groups in the same order on all ranks; see the two lines that "
+            "are shown."
+        ),
+        culprits=numbers(culprits),
+        victims=describe.victims(scene, culprits),
+        hosts=describe.hosts(snapshot),
+        evidence=(
+            describe.looks(snapshot),
+            *describe.records(scene.all),
+            *describe.states(scene.all),
+        ),
+        where=describe.locations(culprits),
+    )

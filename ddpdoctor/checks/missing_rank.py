@@ -1,0 +1,104 @@
+"""DD903 missing-rank: a rank is busy elsewhere while the others wait for it in a collective.
+
+What it measures
+    The main thread's stack of every rank, looked at two or three times: ranks that stand in a
+    collective or wait for the store, and the ranks that stand anywhere else without moving.
+
+Why it matters
+    A collective completes when its last rank arrives. What the waiting ranks show is the
+    consequence; the line where the missing rank stands is the cause.
+
+What to do
+    Look at that line. Work that only one rank does (evaluation, saving, preparing data) belongs on
+    all ranks, or needs a timeout longer than it takes. A lock, a pipe or a file that never comes
+    is to be mended there.
+
+When it is wrong
+    A rank that sleeps or waits for a disk for longer than was watched looks the same and will go
+    on by itself: look again after a while. Ranks on other hosts are not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.checks import NotEnoughData, hang_check
+from ddpdoctor.findings import Confidence, Finding, Severity
+from ddpdoctor.hang import describe
+from ddpdoctor.hang.activity import Activity
+from ddpdoctor.hang.order import behind
+from ddpdoctor.hang.situation import Kind, Seen, Situation, numbers, situation
+from ddpdoctor.hang.snapshot import HangSnapshot
+
+
+@hang_check("DD903", "missing-rank")
+def missing_rank(snapshot: HangSnapshot) -> Iterator[Finding]:
+    scene = situation(snapshot)
+    if scene.kind is Kind.UNREADABLE:
+        refusals = {seen.process.refusal or "it shows no stack" for seen in scene.unreadable}
+        raise NotEnoughData(f"{describe.names(scene.unreadable)}: {'; '.join(sorted(refusals))}")
+    if scene.kind is Kind.NOBODY_WAITS and not _all_in_loader(scene):
+        raise NotEnoughData(
+            f"no rank waits in a collective: {describe.names(scene.elsewhere)} "
+            f"{_doing(scene.elsewhere)}; look again in a minute, and if it is still "
+            "there, see what that line waits for"
+        )
+    if scene.kind is not Kind.HELD_UP:
+        return
+    left = scene.leavers()
+    missing = tuple(
+        seen
+        for seen in scene.elsewhere
+        if seen not in left and not seen.holds_gil and seen.place.activity is not Activity.LOADER
+    )
+    if missing:
+        yield _finding(snapshot, scene, missing)
+
+
+def _all_in_loader(scene: Situation) -> bool:
+    """Then DD907 speaks."""
+    return all(seen.place.activity is Activity.LOADER for seen in scene.elsewhere)
+
+
+def _finding(snapshot: HangSnapshot, scene: Situation, missing: tuple[Seen, ...]) -> Finding:
+    late = behind(snapshot)
+    proven = sum(rank in late for rank in numbers(missing)) == len(missing)
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN if proven else Confidence.LIKELY,
+        message=(
+            f"{describe.names(missing)} {_doing(missing)}, while "
+            f"{describe.names(scene.waiting)} {describe.verb(scene.waiting, 'waits', 'wait')} in "
+            f"{describe.calls(scene.waiting)}"
+        ),
+        fix=_fix(missing, scene),
+        culprits=numbers(missing),
+        victims=describe.victims(scene, missing),
+        hosts=describe.hosts(snapshot),
+        evidence=(
+            describe.looks(snapshot),
+            *describe.records(scene.all),
+            *describe.states(scene.all),
+        ),
+        where=describe.locations(missing),
+    )
+
+
+def _doing(missing: tuple[Seen, ...]) -> str:
+    return describe.doing(missing[0], plural=len(missing) > 1)
+
+
+def _fix(missing: tuple[Seen, ...], scene: Situation) -> str:
+    place = missing[0].place.text
+    if any(seen.place.activity is Activity.JOINING for seen in scene.waiting):
+        return f"Let it reach init_process_group: see what {place} waits for."
+    if len(missing) == 1 and len(scene.waiting) > 0 and missing[0].number == 0:
+        return (
+            f"If {place} is work of rank 0 alone, either let all ranks do it, or let the others "
+            "wait longer than it takes: `init_process_group(timeout=timedelta(hours=2))`. If it "
+            "never ends, see what this line waits for."
+        )
+    return (
+        f"See what {place} waits for. If only some ranks come there by design, every collective "
+        "behind it must be reached by all ranks: move it out of the condition."
+    )

@@ -1,0 +1,101 @@
+"""DD901 rank-dead: a rank's process is gone while the others still wait for it.
+
+What it measures
+    The launcher's children and their environment, and the registrations of recorded ranks: which
+    rank should run on this host and does not, and with which signal or status it ended.
+
+Why it matters
+    The survivors report timeouts or closed connections, and never why: the rank that went first
+    is the cause, and its last words are further up in the log.
+
+What to do
+    Signal 9 is mostly the kernel running out of memory: look at `dmesg` and at `oom_kill` in the
+    cgroup's memory.events. Otherwise read that rank's own log. A rank that ended well did fewer
+    steps than the others: see DD902.
+
+When it is wrong
+    A launcher that already took note of the end leaves only the gap in the numbers; then the
+    signal is not known. Ranks that end one after another at the end of a job are no fault: while
+    the others make progress, a rank that ended without an error is not reported.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+from ddpdoctor.checks import hang_check
+from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
+from ddpdoctor.hang import describe
+from ddpdoctor.hang.situation import Kind, Situation, numbers, situation
+from ddpdoctor.hang.snapshot import DeadRank, HangSnapshot
+from ddpdoctor.wording import rank_list
+
+
+@hang_check("DD901", "rank-dead")
+def rank_dead(snapshot: HangSnapshot) -> Iterator[Finding]:
+    scene = situation(snapshot)
+    if scene.kind is not Kind.RANK_DEAD:
+        return
+    failed = [dead for dead in snapshot.dead if dead.failed]
+    culprits = failed or list(snapshot.dead)
+    known = all(dead.rank is not None for dead in culprits)
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN if failed and known else Confidence.LIKELY,
+        message=_message(culprits, scene),
+        fix=_fix(culprits[0]),
+        culprits=tuple(sorted(dead.rank for dead in culprits if dead.rank is not None)),
+        victims=numbers(scene.all),
+        hosts=describe.hosts(snapshot),
+        evidence=tuple(_evidence(dead) for dead in snapshot.dead),
+    )
+
+
+def _message(culprits: list[DeadRank], scene: Situation) -> str:
+    ranks = sorted(dead.rank for dead in culprits if dead.rank is not None)
+    who = rank_list(ranks) if len(ranks) == len(culprits) else f"{len(culprits)} of the ranks"
+    ended = f"{who} {'is' if len(culprits) == 1 else 'are'} dead: {_end(culprits[0])}"
+    if not scene.all:
+        return ended
+    survivors = describe.names(scene.all)
+    waits = describe.verb(scene.all, "is", "are")
+    if scene.waiting:
+        return f"{ended}; {survivors} {waits} left, in {describe.calls(scene.waiting)}"
+    return f"{ended}; {survivors} {waits} left"
+
+
+def _end(dead: DeadRank) -> str:
+    if dead.signal:
+        return f"ended by {_signal_name(dead.signal)}"
+    if dead.exit_status:
+        return f"ended with exit status {dead.exit_status}"
+    return "no such process runs any more"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _evidence(dead: DeadRank) -> Evidence:
+    who = "rank ?" if dead.rank is None else f"rank {dead.rank}"
+    pid = f"pid {dead.pid}, " if dead.pid else ""
+    return Evidence(who, pid + _end(dead))
+
+
+def _fix(dead: DeadRank) -> str:
+    stop = "Stop the job; the survivors cannot go on without it."
+    if dead.signal == signal.SIGKILL:
+        return (
+            "Look for the out-of-memory killer: `dmesg | grep -i oom`, and oom_kill in the "
+            f"cgroup's memory.events; fewer DataLoader workers or smaller batches need less. {stop}"
+        )
+    if dead.failed:
+        return f"Read the last lines that this rank wrote before it ended. {stop}"
+    return (
+        "Read this rank's own log. If it ended well, it did fewer steps than the others: give all "
+        f"ranks equally many batches (drop_last=True, or `with Join([model]):`). {stop}"
+    )

@@ -1,0 +1,101 @@
+"""DD908 transport-stalled: all ranks are in the same call, and it does not complete.
+
+What it measures
+    The call and line in which every rank of the job waits; where the ranks were recorded, also the
+    sequence number within the group.
+
+Why it matters
+    When all ranks have arrived, no rank is to blame: what lies below them is, such as the network,
+    a firewall, the wrong interface, or two groups whose calls crossed.
+
+What to do
+    If the ranks use several process groups, make their calls in the same order on all ranks. Else
+    test the network between the hosts, and set the interface (GLOO_SOCKET_IFNAME,
+    NCCL_SOCKET_IFNAME). Record the run to know the sequence numbers.
+
+When it is wrong
+    The same line is not the same collective: without a record, a rank that is one call ahead in
+    a loop looks the same. Therefore it says `possible` unless the records agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.checks import NotEnoughData, hang_check
+from ddpdoctor.findings import Confidence, Finding, Severity
+from ddpdoctor.hang import describe
+from ddpdoctor.hang.activity import Activity
+from ddpdoctor.hang.order import crossed
+from ddpdoctor.hang.situation import Kind, Seen, numbers, situation
+from ddpdoctor.hang.snapshot import HangSnapshot, LastCollective
+
+
+@hang_check("DD908", "transport-stalled")
+def transport_stalled(snapshot: HangSnapshot) -> Iterator[Finding]:
+    scene = situation(snapshot)
+    if scene.kind is not Kind.SAME_CALL or crossed(snapshot):  # crossed groups are DD911
+        return
+    waiting = scene.waiting
+    if snapshot.elsewhere:
+        raise NotEnoughData(
+            f"{describe.names(waiting)} {describe.verb(waiting, 'waits', 'wait')} in "
+            f"{describe.calls(waiting)}, and {snapshot.elsewhere} more ranks of the job are not on "
+            "this host: run `ddpdoctor diagnose` on the others, too"
+        )
+    if len(waiting) == 1 or any(seen.process.movement.is_busy for seen in waiting):
+        raise NotEnoughData(
+            f"{describe.names(waiting)} {describe.verb(waiting, 'stays', 'stay')} in "
+            f"{describe.calls(waiting)}, which may be a long computation: look again in a minute"
+        )
+    pending = [_pending(seen) for seen in waiting]
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY if _agree(pending) else Confidence.POSSIBLE,
+        message=(
+            f"all ranks wait in {describe.calls(waiting[:1])} and it does not complete: no rank is "
+            f"missing, so {_suspect(waiting, pending)}"
+        ),
+        fix=_fix(waiting[0], pending),
+        victims=numbers(waiting),
+        hosts=describe.hosts(snapshot),
+        evidence=(
+            describe.looks(snapshot),
+            *describe.records(waiting),
+            *describe.states(waiting),
+        ),
+        where=describe.locations(waiting[:1]),
+    )
+
+
+def _pending(seen: Seen) -> LastCollective | None:
+    return next((last for last in seen.process.collectives if last.pending), None)
+
+
+def _agree(pending: list[LastCollective | None]) -> bool:
+    """Whether the records say that all ranks are in one and the same collective."""
+    same = {(last.group, last.seq, last.op) for last in pending if last is not None}
+    return len(same) == 1 and None not in pending
+
+
+def _suspect(waiting: tuple[Seen, ...], pending: list[LastCollective | None]) -> str:
+    if _agree(pending):
+        return "the transport below them is the suspect"
+    if waiting[0].place.activity is Activity.STORE:
+        return "they wait for a key that nobody sets"
+    if None not in pending:
+        return "they are in different collectives of the same line, by their records"
+    return "the transport, or calls of several groups that crossed, are the suspects"
+
+
+def _fix(first: Seen, pending: list[LastCollective | None]) -> str:
+    if first.place.activity is Activity.STORE:
+        return "Look which rank should set this key in the store, and why it did not."
+    measure = (
+        "" if None not in pending else " Record the run (`ddpdoctor run ...`) to know the numbers."
+    )
+    return (
+        "If there are several process groups, use them in the same order on all ranks. Else test "
+        "the network between the hosts, and name the interface: GLOO_SOCKET_IFNAME or "
+        f"NCCL_SOCKET_IFNAME.{measure}"
+    )

@@ -1,0 +1,123 @@
+"""A diagnosis as text: the verdict first, then who and where, why it is thought so, what to do."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ddpdoctor.checks import CheckResult, Outcome
+from ddpdoctor.diagnose import Diagnosis
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.hang.activity import place_of
+from ddpdoctor.hang.describe import spot
+from ddpdoctor.hang.snapshot import HangSnapshot, RankProcess
+from ddpdoctor.wording import rank_list
+
+_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold blue"}
+
+
+def render(diagnosis: Diagnosis, console: Console, *, stacks: bool = False) -> None:
+    """Print the diagnosis of one job; with `stacks` also what every rank is doing."""
+    console.print(Group(*_parts(diagnosis, stacks=stacks)), highlight=False)
+
+
+def _parts(diagnosis: Diagnosis, *, stacks: bool) -> Iterator[RenderableType]:
+    report, snapshot = diagnosis.report, diagnosis.snapshot
+    for result, finding in report.findings:
+        yield from _finding(result, finding, snapshot)
+    if not report.findings:
+        yield Text("No verdict: the cause is not known.", style="bold yellow")
+    for result in report.results:
+        if result.outcome in (Outcome.SKIPPED, Outcome.CRASH):
+            yield Padding(Text(f"{result.code} {result.name}: {result.reason}"), (0, 0, 0, 2))
+    if stacks:
+        yield Text()
+        yield _rank_table(snapshot)
+        yield from _stack_groups(snapshot)
+    yield Text(f"job {report.name}, {_counted(snapshot)}", style="dim")
+    for note in report.notes:
+        yield Text(f"note: {note}", style="dim")
+
+
+def _finding(
+    result: CheckResult, finding: Finding, snapshot: HangSnapshot
+) -> Iterator[RenderableType]:
+    yield Text(finding.message[:1].upper() + finding.message[1:] + ".", style="bold")
+    head = Text(f"{result.code} {result.name}", style=_STYLES[finding.severity])
+    head.append(f"  {finding.severity.label}, {finding.confidence.value}", style="dim")
+    yield Padding(head, (0, 0, 0, 2))
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="dim", no_wrap=True)
+    rows.add_column(overflow="fold")
+    for location in finding.where:
+        place = f"rank {location.rank}: {location.file}:{location.line} in {location.function}"
+        rows.add_row("where", Text(place))
+        text = _source_line(snapshot, location.file, location.line)
+        if text:
+            rows.add_row("", Text(f"    {text}", style="cyan"))
+    for index, evidence in enumerate(finding.evidence):
+        said = f"{evidence.what}: {evidence.value} {evidence.unit}".rstrip()
+        rows.add_row("" if index else "evidence", Text(said))
+    rows.add_row("fix", Text(finding.fix))
+    yield Padding(rows, (0, 0, 0, 2))
+
+
+def _source_line(snapshot: HangSnapshot, file: str, line: int) -> str | None:
+    """The text of a place, as it was read while looking."""
+    for rank in snapshot.ranks:
+        stacks = [*rank.threads, *(worker.stack for worker in rank.workers)]
+        for stack in stacks:
+            for frame in stack.frames if stack else ():
+                if (frame.file, frame.line) == (file, line) and frame.text:
+                    return frame.text
+    return None
+
+
+def _counted(snapshot: HangSnapshot) -> str:
+    count = len(snapshot.ranks)
+    looked = f"{count} rank{'s' if count != 1 else ''} looked at for {snapshot.watched_s:.1f} s"
+    return f"{looked} on {snapshot.host}"
+
+
+def _rank_table(snapshot: HangSnapshot) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("rank", "pid", "state", "CPU", "does", "at"):
+        table.add_column(name)
+    for rank in snapshot.ranks:
+        place = place_of(rank)
+        does = place.activity.name.lower() + (f" {place.call}" if place.call else "")
+        table.add_row(
+            _number(rank),
+            str(rank.pid),
+            rank.state,
+            f"{rank.movement.cpu_share:.0%}",
+            Text(does),
+            Text(place.text),
+        )
+    for dead in snapshot.dead:
+        number = "?" if dead.rank is None else str(dead.rank)
+        table.add_row(number, str(dead.pid or "?"), "gone", "", "", "")
+    return table
+
+
+def _stack_groups(snapshot: HangSnapshot) -> Iterator[RenderableType]:
+    """Stacks of the main threads, outermost call first; ranks with the same one together."""
+    groups: dict[tuple[str, ...], list[RankProcess]] = defaultdict(list)
+    for rank in snapshot.ranks:
+        frames = rank.main_thread.frames if rank.main_thread else ()
+        groups[tuple(spot(frame) for frame in reversed(frames))].append(rank)
+    for lines, ranks in groups.items():
+        numbers = [rank.rank for rank in ranks if rank.rank is not None]
+        yield Text()
+        yield Text(rank_list(numbers) if numbers else "rank ?", style="bold")
+        for depth, line in enumerate(lines or ("no stack",)):
+            yield Text("  " + "  " * depth + line)
+
+
+def _number(rank: RankProcess) -> str:
+    return "?" if rank.rank is None else str(rank.rank)

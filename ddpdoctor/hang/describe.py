@@ -1,0 +1,96 @@
+"""Sentences and evidence that the hang checks share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpdoctor.findings import Evidence, Location
+from ddpdoctor.hang.activity import Activity
+from ddpdoctor.hang.situation import Seen, Situation, numbers
+from ddpdoctor.hang.snapshot import Frame, HangSnapshot
+from ddpdoctor.wording import rank_list
+
+
+def names(ranks: Sequence[Seen]) -> str:
+    """`ranks 0 and 2`; by their pids where a rank's number is not known."""
+    if all(seen.number is not None for seen in ranks):
+        return rank_list(numbers(tuple(ranks)))
+    pids = ", ".join(str(seen.process.pid) for seen in ranks)
+    return f"the rank of pid {pids} (its number is not known)"
+
+
+def verb(ranks: Sequence[Seen], singular: str, plural: str) -> str:
+    return singular if len(ranks) == 1 else plural
+
+
+def spot(frame: Frame | None) -> str:
+    """`train.py:12 in train`, with the line itself where it was read."""
+    if frame is None:
+        return "an unknown place"
+    text = f" `{frame.text}`" if frame.text else ""
+    return f"{frame.file.rsplit('/', 1)[-1]}:{frame.line}{text} in {frame.function}"
+
+
+def calls(ranks: Sequence[Seen]) -> str:
+    """Where ranks wait: `all_reduce (train.py:12)`, the different ones joined by `or`."""
+    seen = dict.fromkeys(f"{each.place.call or 'a call'} ({each.place.text})" for each in ranks)
+    return " or ".join(seen)
+
+
+def doing(seen: Seen, *, plural: bool = False) -> str:
+    """What a rank that waits for nobody does; `plural` where it stands for several."""
+    place = seen.place
+    be = "are" if plural else "is"
+    if place.activity is Activity.LEAVING:
+        return f"{be} taking the process group down or ending ({place.call or 'no script frame'})"
+    said_by_line = place.frame is not None and place.call in (place.frame.text or "")
+    return f"{be} {'' if said_by_line else f'in {place.call} '}at {spot(place.frame)}"
+
+
+def locations(ranks: Sequence[Seen]) -> tuple[Location, ...]:
+    """Where the culprits stand, for ranks whose number is known."""
+    return tuple(
+        Location(seen.number, frame.file, frame.line, frame.function)
+        for seen in ranks
+        if seen.number is not None and (frame := seen.place.frame) is not None
+    )
+
+
+def hosts(snapshot: HangSnapshot) -> tuple[str, ...]:
+    return (snapshot.host,)
+
+
+def looks(snapshot: HangSnapshot) -> Evidence:
+    return Evidence("watched without any progress", round(snapshot.watched_s, 1), "s")
+
+
+def states(ranks: Sequence[Seen]) -> tuple[Evidence, ...]:
+    """What the system says of the processes, one line a rank."""
+    found = []
+    for seen in ranks:
+        process = seen.process
+        wait = f", waits in {process.wchan}" if process.wchan not in ("", "0") else ""
+        holds = ", holds the GIL" if process.main_thread and process.main_thread.owns_gil else ""
+        cpu = f"{process.movement.cpu_share:.0%} CPU"
+        number = "rank ?" if seen.number is None else f"rank {seen.number}"
+        found.append(
+            Evidence(number, f"pid {process.pid}, state {process.state}, {cpu}{wait}{holds}")
+        )
+    return tuple(found)
+
+
+def records(ranks: Sequence[Seen]) -> tuple[Evidence, ...]:
+    """Where recorded ranks are in the order of each group's collectives."""
+    return tuple(
+        Evidence(
+            f"rank {seen.number}, its record",
+            f"{'in' if last.pending else 'completed'} number {last.seq} ({last.op}) of group "
+            f"{last.group}",
+        )
+        for seen in ranks
+        for last in seen.process.collectives
+    )
+
+
+def victims(scene: Situation, culprits: Sequence[Seen]) -> tuple[int, ...]:
+    return numbers(tuple(seen for seen in scene.waiting if seen not in culprits))

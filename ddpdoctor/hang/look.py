@@ -1,0 +1,249 @@
+"""Looking at the jobs of this host: who the ranks are, two or three looks at each, one snapshot.
+
+The second look comes after 0.3 s. A job that stood still until then gets a third one later, since
+an ordinary step may be longer than that.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ddpdoctor.hang import activity, pyspy
+from ddpdoctor.hang.jobs import JobMembers, Member, find_jobs
+from ddpdoctor.hang.processes import Counters, Processes
+from ddpdoctor.hang.pyspy import Dump
+from ddpdoctor.hang.records import last_collectives
+from ddpdoctor.hang.snapshot import (
+    DeadRank,
+    HangSnapshot,
+    LoaderWorker,
+    Movement,
+    RankProcess,
+    ThreadStack,
+)
+from ddpdoctor.hang.source import SourceReader
+
+SECOND_LOOK_S: Final = 0.3
+WATCH_S: Final = 1.5
+_CALL_TIMEOUT_S: Final = 3.0  # of one py-spy; it takes 15 ms
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """One rank at one look."""
+
+    at_s: float
+    counters: Counters | None
+    helpers: dict[int, Counters]  # of child processes, by pid
+    dump: Dump
+
+
+def take_snapshots(
+    pid: int | None = None,
+    timeout_s: float = 10.0,
+    processes: Processes | None = None,
+    watch_s: float = WATCH_S,
+) -> list[HangSnapshot]:
+    """The jobs on this host, or the one of this process; not those that end meanwhile."""
+    processes = processes or Processes()
+    jobs = [job for job in find_jobs(processes, leave_out=[os.getpid()]) if _wanted(job, pid)]
+    looking = _Looking(processes, time.monotonic() + timeout_s)
+    jobs = looking.first(jobs)
+    looking.again(jobs, SECOND_LOOK_S)
+    if watch_s > SECOND_LOOK_S:
+        looking.again([job for job in jobs if not looking.any_moved(job)], watch_s)
+    snapshots = [looking.snapshot(job) for job in jobs]
+    return [snapshot for snapshot in snapshots if snapshot.ranks]
+
+
+def _wanted(job: JobMembers, pid: int | None) -> bool:
+    return pid is None or any(pid in (member.pid, member.parent) for member in job.members)
+
+
+class _Looking:
+    """Keeps the looks at each process, the time limit and the sources read over them."""
+
+    def __init__(self, processes: Processes, deadline_s: float) -> None:
+        self._processes = processes
+        self._source = SourceReader()
+        self._deadline_s = deadline_s
+        self._looks: dict[int, list[_Seen]] = {}
+
+    def first(self, jobs: list[JobMembers]) -> list[JobMembers]:
+        """The first look also settles which spawned processes are ranks, and their numbers."""
+        members = [member for job in jobs for member in job.members]
+        self._look([member.pid for member in members if not member.candidate])
+        self._look([member.pid for member in members if member.candidate], with_rank=True)
+        dumps = {pid: seen[0].dump for pid, seen in self._looks.items()}
+        return [settled for job in jobs if (settled := _settled(job, dumps)) is not None]
+
+    def again(self, jobs: list[JobMembers], after_s: float) -> None:
+        pids = [member.pid for job in jobs for member in job.members]
+        if not pids:
+            return
+        wake_s = min(min(self._looks[pid][0].at_s for pid in pids) + after_s, self._deadline_s)
+        time.sleep(max(0.0, wake_s - time.monotonic()))
+        self._look(pids)
+
+    def _look(self, pids: list[int], *, with_rank: bool = False) -> None:
+        counted = {pid: self._processes.counters(pid) for pid in pids}
+        helpers = self._helpers(set(pids))
+        now = time.monotonic()
+        for pid, dump in self._dump(pids, with_rank=with_rank).items():
+            seen = _Seen(now, counted[pid], helpers[pid], dump)
+            self._looks.setdefault(pid, []).append(seen)
+
+    def _helpers(self, ranks: set[int]) -> dict[int, dict[int, Counters]]:
+        found: dict[int, dict[int, Counters]] = {pid: {} for pid in ranks}
+        for pid, stat in self._processes.all().items() if ranks else ():
+            if stat.parent in ranks and pid not in ranks:
+                counters = self._processes.counters(pid)
+                if counters is not None:
+                    found[stat.parent][pid] = counters
+        return found
+
+    def _dump(self, pids: list[int], *, with_rank: bool = False) -> dict[int, Dump]:
+        if not pids:
+            return {}
+        left_s = max(0.2, self._deadline_s - time.monotonic())
+        return pyspy.dump_all(pids, min(_CALL_TIMEOUT_S, left_s), with_rank=with_rank)
+
+    def any_moved(self, job: JobMembers) -> bool:
+        return any(activity.moves(self._rank(member)) for member in job.members)
+
+    def snapshot(self, job: JobMembers) -> HangSnapshot:
+        ranks: list[RankProcess] = []
+        ended: list[int | None] = []
+        for member in job.members:
+            rank = self._rank(member)
+            if rank.state in ("Z", "X"):
+                ended.append(member.rank)
+            else:
+                ranks.append(self._in_full(rank, member))
+        watched_s = max((rank.movement.watched_s for rank in ranks), default=0.0)
+        host = socket.gethostname()
+        return HangSnapshot(job.job, host, tuple(ranks), job.dead, watched_s, tuple(ended))
+
+    def _rank(self, member: Member) -> RankProcess:
+        looks = self._looks[member.pid]
+        stat = self._processes.stat(member.pid)
+        return RankProcess(
+            member.rank,
+            member.pid,
+            stat.state if stat else "X",
+            self._processes.wchan(member.pid),
+            self._processes.uid(member.pid) or 0,
+            tuple(self._source.annotate(thread) for thread in looks[-1].dump.threads),
+            looks[-1].dump.refusal,
+            _movement(looks),
+            _helped(looks),
+            on_gpu=self._processes.on_gpu(member.pid),
+        )
+
+    def _in_full(self, rank: RankProcess, member: Member) -> RankProcess:
+        """With what is dear to find out, and told once: its records and its loader's workers."""
+        known = member.registration
+        if known is not None:
+            found = last_collectives(known.run_folder, known.rank)
+            rank = replace(rank, collectives=found)
+        if activity.place_of(rank).activity is activity.Activity.LOADER:
+            rank = replace(rank, workers=self._workers(rank.pid))
+        return rank
+
+    def _workers(self, pid: int) -> tuple[LoaderWorker, ...]:
+        children = [stat for stat in self._processes.all().values() if stat.parent == pid]
+        dumps = self._dump([stat.pid for stat in children if stat.state != "Z"])
+        workers = []
+        for stat in children:
+            stack = _worker_stack(dumps.get(stat.pid))
+            if stack is not None or stat.state == "Z":
+                annotated = self._source.annotate(stack) if stack else None
+                workers.append(LoaderWorker(stat.pid, stat.state, annotated))
+        return tuple(workers)
+
+
+def _settled(job: JobMembers, dumps: Mapping[int, Dump]) -> JobMembers | None:
+    """The job without candidates that are DataLoader workers or no ranks; None if none is left."""
+    members = []
+    for member in job.members:
+        dump = dumps[member.pid]
+        if member.candidate and not _is_spawned_rank(dump):
+            continue
+        rank = member.rank if member.rank is not None else dump.rank
+        members.append(replace(member, rank=rank))
+    if not members:
+        return None
+    members.sort(key=lambda member: (member.rank is None, member.rank or 0, member.pid))
+    return replace(job, members=tuple(members), dead=_numbered(job.dead, members))
+
+
+def _is_spawned_rank(dump: Dump) -> bool:
+    files = {frame.file for thread in dump.threads for frame in thread.frames}
+    if any(file.endswith("torch/utils/data/_utils/worker.py") for file in files):
+        return False
+    return any(
+        file.endswith("torch/multiprocessing/spawn.py") or "torch/distributed/" in file
+        for file in files
+    )
+
+
+def _numbered(dead: tuple[DeadRank, ...], members: list[Member]) -> tuple[DeadRank, ...]:
+    """The number of a dead rank, where just one number is missing between the living ones."""
+    present = {member.rank for member in members}
+    missing = [rank for rank in range(len(members) + len(dead)) if rank not in present]
+    if len(dead) == len(missing) == 1 and dead[0].rank is None and None not in present:
+        return (replace(dead[0], rank=missing[0]),)
+    return dead
+
+
+def _movement(looks: list[_Seen]) -> Movement:
+    before, after = looks[0].counters, looks[-1].counters
+    if before is None or after is None:
+        return Movement()
+    paths = [_path(seen.dump, whole=False) for seen in looks]
+    stacks = [_path(seen.dump, whole=True) for seen in looks]
+    return Movement(
+        looks[-1].at_s - looks[0].at_s,
+        after.cpu_s - before.cpu_s,
+        _difference(before.io_bytes, after.io_bytes),
+        _difference(before.main_thread_switches, after.main_thread_switches),
+        any(path != paths[0] for path in paths),
+        any(stack != stacks[0] for stack in stacks),
+    )
+
+
+def _helped(looks: list[_Seen]) -> Movement:
+    """What the children that lived through all looks did together; a new one did all it did."""
+    cpu_s, io_bytes = 0.0, 0
+    for pid, after in looks[-1].helpers.items():
+        before = looks[0].helpers.get(pid)
+        cpu_s += after.cpu_s - (before.cpu_s if before else 0.0)
+        io_bytes += (after.io_bytes or 0) - (before.io_bytes or 0 if before else 0)
+    return Movement(looks[-1].at_s - looks[0].at_s, cpu_s, io_bytes)
+
+
+def _difference(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
+
+
+def _path(dump: Dump, *, whole: bool) -> list[tuple[str, str, int]]:
+    """The main thread's calls: all of them, or those of the script."""
+    for thread in dump.threads:
+        if thread.os_thread_id == dump.pid:
+            frames = [frame for frame in thread.frames if whole or frame.is_script]
+            return [(frame.file, frame.function, frame.line) for frame in frames]
+    return []
+
+
+def _worker_stack(dump: Dump | None) -> ThreadStack | None:
+    """The main thread of a DataLoader worker, down to torch's loop; None for other children."""
+    for thread in dump.threads if dump else ():
+        for index, frame in enumerate(thread.frames):
+            if frame.function == "_worker_loop":
+                return replace(thread, frames=thread.frames[: index + 1])
+    return None

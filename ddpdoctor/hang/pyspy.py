@@ -1,0 +1,130 @@
+"""The only caller of py-spy. It reads stacks without stopping the process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ddpdoctor.hang.snapshot import Frame, Origin, ThreadStack
+
+PARALLEL: Final = 8
+RANK_LOCALS: Final = ("i", "rank", "local_rank")  # torch's `_wrap(fn, i, ...)`, then common names
+PERMISSION_HELP: Final = (
+    "run it as root (`sudo ddpdoctor diagnose`), or in a container start that with "
+    "--cap-add SYS_PTRACE, or allow it on this host: `sysctl kernel.yama.ptrace_scope=0`"
+)
+_STANDARD_LIBRARY: Final = re.compile(r"/lib(64)?/python3\.\d+/")
+_RECORDER: Final = "/ddpdoctor/recorder/"
+_TORCH_SOURCE: Final = re.compile(r"/torch/(distributed|autograd|nn/parallel)/")  # built in place
+
+
+@dataclass(frozen=True)
+class Dump:
+    """What py-spy said of one process: its threads, or why there are none."""
+
+    pid: int
+    threads: tuple[ThreadStack, ...] = ()
+    refusal: str | None = None
+    rank: int | None = None  # from the locals, where they were asked for
+
+
+def find_pyspy() -> str | None:
+    """The py-spy that was installed with this package, or one on PATH."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
+
+
+def dump_all(pids: Sequence[int], timeout_s: float, *, with_rank: bool = False) -> dict[int, Dump]:
+    """Stacks of all these processes, by pid, read side by side."""
+    program = find_pyspy()
+    if program is None:
+        reason = "py-spy is not installed here: pip install py-spy"
+        return {pid: Dump(pid, refusal=reason) for pid in pids}
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        dumps = pool.map(lambda pid: _dump(program, pid, timeout_s, with_rank), pids)
+        return {dump.pid: dump for dump in dumps}
+
+
+def _dump(program: str, pid: int, timeout_s: float, with_rank: bool) -> Dump:
+    command = [program, "dump", "--json", "--nonblocking", "--pid", str(pid)]
+    if with_rank:
+        command.append("--locals")
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        return Dump(pid, refusal=f"py-spy gave no answer within {timeout_s:.0f} s")
+    except OSError as error:
+        return Dump(pid, refusal=f"py-spy cannot be started ({error.strerror})")
+    if done.returncode:
+        return Dump(pid, refusal=_refusal(done.stderr.decode(errors="replace")))
+    return parse(pid, done.stdout)
+
+
+def _refusal(stderr: str) -> str:
+    if "permission denied" in stderr.casefold() or "operation not permitted" in stderr.casefold():
+        return f"its stacks may not be read by this user: {PERMISSION_HELP}"
+    first = next((line for line in stderr.splitlines() if line.strip()), "no reason given")
+    return f"py-spy could not read it ({first.removeprefix('Error: ').strip()})"
+
+
+def parse(pid: int, output: bytes) -> Dump:
+    """py-spy's JSON, which carries no version: what is missing or odd becomes a refusal."""
+    try:
+        document = json.loads(output)
+        threads = tuple(_thread(thread) for thread in document)
+        return Dump(pid, threads, rank=_rank(document))
+    except (ValueError, KeyError, TypeError) as error:
+        return Dump(pid, refusal=f"py-spy's answer is not understood ({type(error).__name__})")
+
+
+def _thread(thread: dict[str, Any]) -> ThreadStack:
+    return ThreadStack(
+        thread.get("os_thread_id"),
+        str(thread.get("thread_name") or ""),
+        tuple(_frame(frame) for frame in thread["frames"]),
+        bool(thread.get("active")),
+        bool(thread.get("owns_gil")),
+    )
+
+
+def _frame(frame: dict[str, Any]) -> Frame:
+    file, function = str(frame["filename"]), str(frame["name"])
+    return Frame(file, int(frame["line"]), function, origin_of(file))
+
+
+def origin_of(file: str) -> Origin:
+    """Whose code a file is, judged by where it lies."""
+    if _RECORDER in file:
+        return Origin.RECORDER
+    for folder in ("site-packages/", "dist-packages/"):
+        if folder in file:
+            package = file.rpartition(folder)[2].split("/", 1)[0]
+            return Origin.TORCH if package == "torch" else Origin.LIBRARY
+    if file.startswith("<") or _STANDARD_LIBRARY.search(file):
+        return Origin.PYTHON
+    return Origin.TORCH if _TORCH_SOURCE.search(file) else Origin.USER
+
+
+def _rank(document: list[dict[str, Any]]) -> int | None:
+    """The rank that torch.multiprocessing gave to `_wrap`, else a local variable of that name."""
+    found: dict[str, int] = {}
+    for thread in document:
+        for frame in thread["frames"]:
+            is_wrap = frame["filename"].endswith("torch/multiprocessing/spawn.py")
+            for local in frame.get("locals") or ():
+                name, value = local["name"], str(local.get("repr"))
+                known = name in RANK_LOCALS and (name != "i" or is_wrap)
+                if known and value.isdecimal():
+                    found[name] = int(value)
+    return next((found[name] for name in RANK_LOCALS if name in found), None)

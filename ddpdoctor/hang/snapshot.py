@@ -1,0 +1,188 @@
+"""What was seen of one job on this host: its rank processes, their stacks and what moved. No I/O.
+
+A snapshot is several looks in one: stacks and states are those of the last look, and `Movement`
+says what changed since the first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+BUSY_SHARE = 0.10  # of one CPU: idle helper threads of a hung rank stay below 2 %
+BUSY_S = 0.03  # three ticks, since a single tick may be rounding
+IO_BYTES = 64 * 1024  # between looks: saving or reading a file, not a line of logging
+
+
+class Origin(StrEnum):
+    """Whose code a frame runs."""
+
+    USER = "user"
+    LIBRARY = "library"  # installed, neither Python's nor torch's: a trainer, a data set
+    TORCH = "torch"
+    PYTHON = "python"
+    RECORDER = "recorder"  # ours, between the script and torch
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A `for` or `while` statement, first to last line of it."""
+
+    begin: int
+    end: int
+
+    def __contains__(self, line: int) -> bool:
+        return self.begin <= line <= self.end
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One call. `text` and `loops` (outermost first, around the line) were read for live ranks."""
+
+    file: str
+    line: int
+    function: str
+    origin: Origin
+    text: str | None = None
+    loops: tuple[Loop, ...] = ()
+
+    @property
+    def is_user(self) -> bool:
+        return self.origin is Origin.USER
+
+    @property
+    def is_script(self) -> bool:
+        """Code that decides what is called next: the user's, or a trainer that runs it."""
+        return self.origin in (Origin.USER, Origin.LIBRARY)
+
+
+@dataclass(frozen=True)
+class ThreadStack:
+    """One Python thread, innermost frame first."""
+
+    os_thread_id: int | None
+    name: str
+    frames: tuple[Frame, ...]
+    active: bool = False
+    owns_gil: bool = False
+
+
+@dataclass(frozen=True)
+class Movement:
+    """What changed in a process between the first and the last look."""
+
+    watched_s: float = 0.0
+    cpu_s: float = 0.0
+    io_bytes: int | None = None  # read and written, sockets included; None: not readable
+    main_thread_woke: int | None = None  # times that the main thread gave up its CPU
+    path_changed: bool = False  # the main thread's frames of the script
+    stack_changed: bool = False  # all of its frames: waiting for a loader polls
+
+    @property
+    def cpu_share(self) -> float:
+        return self.cpu_s / self.watched_s if self.watched_s else 0.0
+
+    @property
+    def is_at_work(self) -> bool:
+        """Computes, reads or writes."""
+        return self.is_busy or (self.io_bytes or 0) >= IO_BYTES
+
+    @property
+    def is_busy(self) -> bool:
+        return self.cpu_share >= BUSY_SHARE and self.cpu_s >= BUSY_S
+
+
+@dataclass(frozen=True)
+class LastCollective:
+    """The newest collective that a rank recorded in one group."""
+
+    group: str
+    members: tuple[int, ...]  # global ranks
+    seq: int
+    op: str
+    pending: bool
+    since_s: float | None = None
+
+
+@dataclass(frozen=True)
+class LoaderWorker:
+    """A child process that makes batches for a rank."""
+
+    pid: int
+    state: str
+    stack: ThreadStack | None = None
+
+
+@dataclass(frozen=True)
+class RankProcess:
+    """One living rank. `rank` is None where nothing tells its number."""
+
+    rank: int | None
+    pid: int
+    state: str = "S"  # letter of /proc/PID/stat
+    wchan: str = ""
+    uid: int = 0
+    threads: tuple[ThreadStack, ...] = ()
+    refusal: str | None = None  # why the stacks could not be read
+    movement: Movement = Movement()
+    helpers: Movement = Movement()  # of its child processes, added up
+    workers: tuple[LoaderWorker, ...] = ()
+    on_gpu: bool = False
+    collectives: tuple[LastCollective, ...] = ()
+
+    @property
+    def main_thread(self) -> ThreadStack | None:
+        return next((t for t in self.threads if t.os_thread_id == self.pid), None)
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.state in ("T", "t")
+
+
+@dataclass(frozen=True)
+class DeadRank:
+    """A rank that should run on this host and does not."""
+
+    rank: int | None
+    pid: int | None = None
+    signal: int | None = None  # that ended it, where the parent has not yet taken note
+    exit_status: int | None = None
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.signal or self.exit_status)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What tells one job from another on the same host."""
+
+    master: str  # address:port, "" where the environment does not say
+    run_id: str
+    agent_pid: int  # the launcher's process
+    world_size: int | None
+
+    @property
+    def name(self) -> str:
+        known = [self.master, "" if self.run_id == "none" else self.run_id]
+        return " ".join([*filter(None, known), f"(launcher pid {self.agent_pid})"])
+
+
+@dataclass(frozen=True)
+class HangSnapshot:
+    """All that was seen of one job on this host."""
+
+    job: Job
+    host: str
+    ranks: tuple[RankProcess, ...]
+    dead: tuple[DeadRank, ...] = ()
+    watched_s: float = 0.0
+    ended: tuple[int | None, ...] = ()  # ranks that went while they were looked at
+
+    @property
+    def elsewhere(self) -> int:
+        """How many ranks of the job run on other hosts."""
+        if self.job.world_size is None:
+            return 0
+        here = len(self.ranks) + len(self.dead) + len(self.ended)
+        return max(0, self.job.world_size - here)

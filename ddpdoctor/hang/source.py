@@ -1,0 +1,75 @@
+"""Source lines and loops around frames; read only for ranks that live on this host."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from ddpdoctor.hang.snapshot import Frame, Loop, ThreadStack
+
+_MAX_BYTES: Final = 2 * 1024 * 1024  # generated files beyond this are not worth parsing
+_LINE_SHOWN: Final = 160
+_LOOPS: Final = (ast.For, ast.While, ast.AsyncFor)
+_FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+
+
+@dataclass(frozen=True)
+class _Source:
+    lines: tuple[str, ...] = ()
+    loops: tuple[Loop, ...] = ()
+    functions: tuple[Loop, ...] = ()  # and classes: their lines, first to last
+
+
+class SourceReader:
+    """Adds text and loops to the frames of the script; each file is read and parsed once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Source] = {}
+
+    def annotate(self, stack: ThreadStack) -> ThreadStack:
+        frames = tuple(self._annotate(f) if f.is_script else f for f in stack.frames)
+        return replace(stack, frames=frames)
+
+    def _annotate(self, frame: Frame) -> Frame:
+        if frame.file not in self._known:
+            self._known[frame.file] = _read(frame.file)
+        source = self._known[frame.file]
+        if not 0 < frame.line <= len(source.lines):
+            return frame
+        text = source.lines[frame.line - 1].strip()[:_LINE_SHOWN]
+        return replace(frame, text=text, loops=_loops_around(source, frame.line))
+
+
+def _read(file: str) -> _Source:
+    path = Path(file)
+    try:
+        if not path.is_absolute() or not path.is_file() or path.stat().st_size > _MAX_BYTES:
+            return _Source()
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return _Source()
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return _Source(tuple(text.splitlines()))
+    nodes = list(ast.walk(tree))
+    loops = tuple(_range(node) for node in nodes if isinstance(node, _LOOPS))
+    functions = tuple(_range(node) for node in nodes if isinstance(node, _FUNCTIONS))
+    return _Source(tuple(text.splitlines()), loops, functions)
+
+
+def _range(node: ast.AST) -> Loop:
+    return Loop(getattr(node, "lineno", 0), getattr(node, "end_lineno", 0) or 0)
+
+
+def _loops_around(source: _Source, line: int) -> tuple[Loop, ...]:
+    """Loops around a line within its own function, outermost first."""
+    function = max(
+        (span for span in source.functions if line in span),
+        key=lambda span: span.begin,
+        default=Loop(0, len(source.lines) + 1),
+    )
+    inside = [loop for loop in source.loops if line in loop and loop.begin >= function.begin]
+    return tuple(sorted(inside, key=lambda loop: loop.begin))

@@ -1,0 +1,100 @@
+"""Source lines and loops around frames, and where ranks stand relative to each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddpdoctor.hang.position import Position, position
+from ddpdoctor.hang.snapshot import Frame, Loop, Origin, RankProcess, ThreadStack
+from ddpdoctor.hang.source import SourceReader
+
+SCRIPT = """\
+def train():
+    for epoch in range(3):
+        for batch in loader:
+            step(batch)
+        validate()
+    save()
+
+
+def main():
+    prepare()
+    train()
+    finish()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def stack(path: Path, *places: tuple[str, int]) -> ThreadStack:
+    """Innermost first, as py-spy says it."""
+    frames = [Frame(str(path), line, function, Origin.USER) for function, line in places]
+    return SourceReader().annotate(ThreadStack(1, "MainThread", tuple(frames)))
+
+
+def rank(path: Path, *places: tuple[str, int]) -> RankProcess:
+    return RankProcess(0, 1, threads=(stack(path, *places),))
+
+
+def test_text_and_loops_of_a_line(script: Path) -> None:
+    (frame,) = stack(script, ("train", 4)).frames
+
+    assert frame.text == "step(batch)"
+    assert frame.loops == (Loop(2, 5), Loop(3, 4))
+
+
+def test_loops_of_another_function_do_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "nested.py"
+    path.write_text("while True:\n    def f():\n        return 1\n    f()\n")
+
+    assert stack(path, ("f", 3)).frames[0].loops == ()
+    assert stack(path, ("<module>", 4)).frames[0].loops == (Loop(1, 4),)
+
+
+def test_what_cannot_be_read_or_parsed_has_no_loops(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("for (\n")
+
+    assert stack(tmp_path / "gone.py", ("f", 1)).frames[0].text is None
+    assert stack(broken, ("f", 1)).frames[0].text == "for ("
+    assert stack(broken, ("f", 1)).frames[0].loops == ()
+    assert stack(broken, ("f", 99)).frames[0].text is None
+    assert stack(Path("relative.py"), ("f", 1)).frames[0].text is None
+
+
+IN_STEP = (("train", 4), ("main", 11))
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        (IN_STEP, Position.SAME),
+        ((("train", 5), ("main", 11)), Position.LEFT_LOOP),
+        ((("train", 6), ("main", 11)), Position.LEFT_LOOP),
+        ((("main", 12),), Position.LEFT_LOOP),
+        ((("train", 3), ("main", 11)), Position.IN_LOOP),
+        ((("train", 2), ("main", 11)), Position.IN_LOOP),
+        ((("main", 10),), Position.BEHIND),
+        ((("step", 1), *IN_STEP), Position.IN_LOOP),
+        ((), Position.UNKNOWN),
+    ],
+    ids=[
+        "same line", "after the inner loop", "after both loops", "the function returned",
+        "next batch", "next epoch", "before it", "deeper", "no stack",
+    ],
+)  # fmt: skip
+def test_where_a_rank_stands_as_seen_from_the_step(
+    script: Path, places: tuple[tuple[str, int], ...], expected: Position
+) -> None:
+    assert position(rank(script, *places), rank(script, *IN_STEP)) is expected
+
+
+def test_further_down_in_straight_code_is_ahead(script: Path) -> None:
+    assert position(rank(script, ("main", 12)), rank(script, ("main", 10))) is Position.AHEAD
