@@ -6,6 +6,7 @@ possible, 3 internal error. `run` passes the program's own status on.
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -227,3 +228,50 @@ def runs() -> None:
         click.echo(path)
     if not found:
         click.echo(f"no recorded run in {runs_folder().absolute()}", err=True)
+
+
+@cli.command(context_settings=_HELP)
+@click.argument("run", required=False, type=click.Path(path_type=Path))
+@click.option("--sample", help="A run that comes with ddpdoctor, in place of RUN.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8050, show_default=True, help="0: any."
+)
+@click.option("--allow-host", multiple=True, help="A further host name to trust, as of a proxy.")
+@click.option("--no-token", is_flag=True, help="Let in everyone on this machine (127.0.0.1 only).")
+@click.option("--no-browser", is_flag=True, help="Only print the address.")
+def dashboard(  # noqa: PLR0913  each is an option of the command line
+    run: Path | None,
+    sample: str | None,
+    host: str,
+    port: int,
+    allow_host: tuple[str, ...],
+    no_token: bool,
+    no_browser: bool,
+) -> None:
+    """Show a recorded RUN in the browser; by default the newest one here."""
+    from ddpdoctor import analyze, load_run, run_checks
+    from ddpdoctor.dashboards import create_app, server
+    from ddpdoctor.report import run_report
+    from ddpdoctor.samples import sample_folder
+
+    if sample and run:
+        raise click.UsageError("name a RUN or a --sample, not both")
+    token = server.new_token(host, not no_token)
+    analysis = analyze(load_run(sample_folder(sample) if sample else run))
+    report = run_report(analysis, run_checks(analysis))
+    app = create_app(report, token=token, allowed_hosts=(*server.hosts_of(host), *allow_host))
+    serving = server.start(app, host, port)
+    address = server.Address(host, serving.port, token)
+    click.echo(f"Dashboard of {report.name}: {address.url}")
+    click.echo(f"From another machine: {address.tunnel}   then open the address above there")
+    click.echo("Ctrl-C ends it.")
+    if not no_browser and _has_screen():
+        click.launch(address.url)
+    server.serve(serving)
+
+
+def _has_screen() -> bool:
+    """Elsewhere a text browser would take the terminal over."""
+    shown = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    return bool(shown) and "SSH_CONNECTION" not in os.environ

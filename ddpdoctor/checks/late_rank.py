@@ -18,8 +18,8 @@ What to do
 
 When it is wrong
     Two ranks that are late by the same amount hide each other: the delay caused by the last one is
-    then small. Batches of uneven size make ranks late in turn; then none stands out here. A rank that waits
-    for a CPU is held up by its host, not by its work: it is reported as info.
+    then small. Batches of uneven size make ranks late in turn; then none stands out here. A rank
+    that waits for a CPU is held up by its host, not by its work: it is reported as info.
 """
 
 from __future__ import annotations

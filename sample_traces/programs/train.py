@@ -1,7 +1,7 @@
 """A small DDP training with a fault in it, on the CPU: `torchrun --nproc-per-node 2 train.py`.
 
-`--fault` makes rank 1 slow in one place by `--late-ms` a step. The numbers it learns mean
-nothing; where the time goes is the point.
+`--fault` makes rank 1 slow in one place by `--late-ms` a step, or has it hang. The numbers it
+learns mean nothing; where the time goes is the point.
 """
 
 import argparse
@@ -13,13 +13,19 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-FAULTS = ("none", "input", "forward", "backward", "optimizer", "between")
+FAULTS = ("none", "input", "forward", "backward", "optimizer", "between", "hang")
+HANGS_AT = 25  # the step in which rank 1 stops taking part
 
 
 def late(place: str, options: argparse.Namespace) -> None:
     """Rank 1 sleeps here, if this is the place."""
     if options.fault == place and dist.get_rank() == 1:
         time.sleep(options.late_ms / 1000)
+
+
+def wait_for_a_file_that_never_comes() -> None:
+    while True:
+        time.sleep(1)
 
 
 class Numbers(Dataset):
@@ -115,11 +121,13 @@ def main(options: argparse.Namespace) -> None:
     else:
         model = DistributedDataParallel(model)
     optimizer = LateSgd(model.parameters(), options)
-    for x, y in batches(make_loader(options), options):
+    for step, (x, y) in enumerate(batches(make_loader(options), options)):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
         late("between", options)
+        if options.fault == "hang" and dist.get_rank() == 1 and step == HANGS_AT:
+            wait_for_a_file_that_never_comes()
     if options.save:
         torch.save(model.module.state_dict(), f"{options.save}.{dist.get_rank()}")
     dist.destroy_process_group()

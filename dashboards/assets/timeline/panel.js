@@ -1,0 +1,135 @@
+// The tooltip and the side panel. Names come from traces: they are set as text, never as HTML.
+
+import { bytes, callName, duration, more } from "./text.js";
+
+const MOST_ARRIVALS = 12;
+
+export function element(tag, text, className) {
+  const made = document.createElement(tag);
+  if (text !== undefined) made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+
+export class Tooltip {
+  constructor(box, source) {
+    this.box = box;
+    this.source = source;
+  }
+
+  hide() {
+    this.box.hidden = true;
+  }
+
+  show(hit, x, y, stage) {
+    this.box.replaceChildren(...this.lines(hit).map(([text, name]) => element("div", text, name)));
+    this.box.hidden = false;
+    const { offsetWidth: wide, offsetHeight: high } = this.box;
+    const left = x + 16 + wide > stage.clientWidth ? x - wide - 12 : x + 16;
+    const top = y + 16 + high > stage.clientHeight ? y - high - 12 : y + 16;
+    this.box.style.left = `${Math.max(0, left)}px`;
+    this.box.style.top = `${Math.max(0, top)}px`;
+  }
+
+  lines({ kind, index }) {
+    const { columns } = this.source.spans;
+    const rank = columns[`${kind}_rank`][index];
+    const sync = columns[`${kind}_sync`][index];
+    const at = `rank ${rank}${sync >= 0 ? ` · step ${sync}` : " · outside the steps"}`;
+    const took = duration(columns[`${kind}_end`][index] - columns[`${kind}_begin`][index]);
+    if (kind === "span") {
+      return [[this.source.meta.phases[columns.span_phase[index]], "tip-title"], [`${took}  ${at}`]];
+    }
+    const op = this.source.meta.ops[columns.call_op[index]];
+    const size = bytes(columns.call_bytes[index]);
+    const parts = columns.call_known[index]
+      ? `waits ${duration(columns.call_last[index] - columns.call_begin[index])} for rank ${columns.call_last_rank[index]}, moves ${duration(columns.call_end[index] - columns.call_last[index])}`
+      : "wait and transfer are not told apart";
+    return [[callName(op, columns.call_bucket[index]), "tip-title"], [`${took}  ${at}`], [`${size} · ${parts}`]];
+  }
+}
+
+export class Panel {
+  constructor(box) {
+    this.box = box;
+  }
+
+  clear() {
+    this.box.replaceChildren(element("p", "Click a span or a collective.", "dim"));
+  }
+
+  fail(message) {
+    this.box.replaceChildren(element("p", message, "bad"));
+  }
+
+  showSpan(detail) {
+    const rows = [
+      ["Phase", detail.phase],
+      ["Rank", `${detail.rank} on ${detail.host}`],
+      ["Step", detail.sync ?? "outside the steps"],
+      ["This span", duration(detail.duration_ms)],
+    ];
+    if (detail.step_phase_ms !== null) {
+      rows.push(
+        [`All ${detail.phase} of the step`, duration(detail.step_phase_ms)],
+        ["Median of the others", duration(detail.median_phase_ms)],
+        ["Against the others", against(detail.step_phase_ms, detail.median_phase_ms), "strong"],
+        ["Step", duration(detail.step_ms)],
+        ["Step, median of the others", duration(detail.median_step_ms)],
+      );
+    }
+    this.box.replaceChildren(list(rows));
+  }
+
+  showCall(detail, goTo) {
+    const rows = [
+      ["Collective", callName(detail.op, detail.bucket)],
+      ["Rank", `${detail.rank} on ${detail.host}`],
+      ["Step", detail.sync ?? "outside the steps"],
+      ["Number", `${detail.seq} of group ${detail.group}`],
+      ["Bytes", bytes(detail.nbytes)],
+      ["Duration", duration(detail.duration_ms)],
+      ["Waits for the last rank", duration(detail.wait_ms), "bad"],
+      ["… median of the others", duration(detail.median_wait_ms)],
+      ["Transfer, queue included", duration(detail.transfer_ms)],
+      ["… median of the others", duration(detail.median_transfer_ms)],
+      ["First to last arrival", duration(detail.spread_ms)],
+      ["Last to arrive", detail.last_rank === null ? "not measured" : `rank ${detail.last_rank}`, "bad"],
+    ];
+    this.box.replaceChildren(list(rows), this.arrivals(detail, goTo));
+  }
+
+  // The last ones first: they are what the others wait for.
+  arrivals(detail, goTo) {
+    const box = element("div", undefined, "arrivals");
+    const latest = [...detail.arrivals].reverse();
+    const longest = Math.max(latest[0]?.lateness_ms ?? 0, 1e-9);
+    box.append(element("h3", "Arrivals, last first"));
+    for (const { rank, call, lateness_ms } of latest.slice(0, MOST_ARRIVALS)) {
+      const row = element("button", undefined, "arrival");
+      row.type = "button";
+      const bar = element("span", undefined, rank === detail.last_rank ? "arrival-bar bad" : "arrival-bar");
+      bar.style.setProperty("--part", String(lateness_ms / longest));
+      row.append(element("span", `rank ${rank}`), bar, element("span", more(lateness_ms)));
+      row.addEventListener("click", () => goTo(rank, call));
+      box.append(row);
+    }
+    const rest = latest.length - MOST_ARRIVALS;
+    if (rest > 0) box.append(element("p", `and ${rest} earlier ones`, "dim"));
+    return box;
+  }
+}
+
+function against(own, others) {
+  return others === null ? "not measured" : more(own - others);
+}
+
+function list(rows) {
+  const box = element("dl", undefined, "facts-list");
+  for (const [name, value, className] of rows) {
+    const row = element("div");
+    row.append(element("dt", name), element("dd", String(value), className));
+    box.append(row);
+  }
+  return box;
+}

@@ -1,0 +1,53 @@
+"""From a finding to the place in the timeline where it shows, as a query string."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qsl, urlencode
+
+from ddpdoctor.analysis.grid import StepGrid, place_of
+from ddpdoctor.checks import CheckResult
+from ddpdoctor.findings import Finding
+from ddpdoctor.report import Report
+
+VIEW_KEYS: Final = ("t0", "t1", "rank", "sync", "sel")  # what the timeline reads from a link
+
+
+@dataclass(frozen=True)
+class PlacedFinding:
+    """A finding with its id in links, and its place; None where it has none in time."""
+
+    id: str
+    result: CheckResult
+    finding: Finding
+    query: str | None
+
+
+def placed_findings(report: Report, grid: StepGrid) -> list[PlacedFinding]:
+    """In the report's order: the one to read first in front."""
+    return list(_placed(report, grid))
+
+
+def _placed(report: Report, grid: StepGrid) -> Iterator[PlacedFinding]:
+    for result, finding in report.findings:
+        key = f"{result.code}.{result.findings.index(finding)}"
+        query = _view_of(finding) or _derived(finding, grid)
+        linked = urlencode({**query, "finding": key}) if query else None
+        yield PlacedFinding(key, result, finding, linked)
+
+
+def _view_of(finding: Finding) -> dict[str, str]:
+    """What the check itself marked; `step` is taken for `sync`, by which ranks are aligned."""
+    pairs = parse_qsl((finding.view or "").lstrip("?"))
+    renamed = (("sync" if key == "step" else key, value) for key, value in pairs)
+    return {key: value for key, value in renamed if key in VIEW_KEYS}
+
+
+def _derived(finding: Finding, grid: StepGrid) -> dict[str, str]:
+    sync = place_of(grid, finding.culprits, finding.steps)
+    if sync is None:
+        return {}
+    rank = {"rank": str(finding.culprits[0])} if finding.culprits else {}
+    return {**rank, "sync": str(sync)}

@@ -1,0 +1,67 @@
+"""A run of 64 ranks: zoomed out it shows what stands out in each step, zoomed in single spans."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from ddpdoctor.dashboards import create_app
+from ddpdoctor.dashboards.server import Address, start
+from tests.dashboards.shown import late_run, report_on
+
+pytestmark = pytest.mark.job
+
+COMPLETE = "#timeline[data-state='complete']"
+
+
+@pytest.fixture(scope="module")
+def many_ranks() -> Iterator[str]:
+    server = start(create_app(report_on(late_run(64, 300)), token="t" * 32), "127.0.0.1", 0)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield Address("127.0.0.1", server.port, "t" * 32).url
+    finally:
+        server.shutdown()
+        thread.join(timeout=10)
+        server.server_close()
+
+
+def test_steps_then_spans(page: Page, many_ranks: str) -> None:
+    page.goto(many_ranks)
+    page.goto(f"{many_ranks.partition('?')[0]}timeline")
+    page.wait_for_selector(COMPLETE)
+    canvas = page.locator("#timeline")
+    expect(canvas).to_have_attribute("data-shows", "steps")
+    expect(page.locator("#timeline-state")).to_contain_text("longer a rank took")
+    canvas.focus()
+    for _ in range(9):
+        page.keyboard.press("+")
+    expect(canvas).to_have_attribute("data-shows", "spans")
+    page.wait_for_selector(COMPLETE)
+    for _ in range(3):
+        page.keyboard.press("e")
+    box = canvas.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(page.locator("#tooltip")).to_contain_text("step")
+
+
+def test_few_bytes_are_fetched_for_a_close_view(page: Page, many_ranks: str) -> None:
+    sizes: list[int] = []
+    page.on(
+        "response",
+        lambda answer: (
+            sizes.append(int(answer.headers.get("content-length", "0")))
+            if "/data/window" in answer.url
+            else None
+        ),
+    )
+    page.goto(many_ranks)
+    page.goto(f"{many_ranks.partition('?')[0]}timeline?sync=150")
+    page.wait_for_selector(COMPLETE)
+    assert len(sizes) == 1
+    assert sizes[0] < 300_000
