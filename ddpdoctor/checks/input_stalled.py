@@ -9,9 +9,9 @@ Why it matters
     cause is in a third place: the worker.
 
 What to do
-    A worker that hangs in fork needs another start method. Else look at its line: a file system that does not answer, a lock or a database handle
-    copied by fork (open it in the worker), a download without a timeout. `num_workers=0` shows
-    the error in the training process itself.
+    A worker that hangs in fork needs another start method. Else look at its line: a file system
+    that does not answer, a lock or a database handle copied by fork (open it in the worker), a
+    download without a timeout. `num_workers=0` shows the error in the training process itself.
 
 When it is wrong
     A batch that takes longer than was watched looks the same. Workers that all wait for their
