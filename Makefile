@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMPS := .stamps
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format lint types contracts clean
+.PHONY: help demo demo-hang test check format lint types contracts clean
 
 help: ## what the targets do
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -31,6 +31,9 @@ $(STAMPS)/chromium:
 
 demo: $(STAMPS)/venv ## record two real ranks with a fault in them, and show the report
 	@$(BIN)/python sample_traces/programs/demo.py
+
+demo-hang: $(STAMPS)/venv ## hang three real ranks, and show what diagnose says
+	@$(BIN)/python sample_traces/programs/demo_hang.py
 
 format: $(STAMPS)/tests ## write the format
 	$(BIN)/ruff format .

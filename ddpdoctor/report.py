@@ -41,10 +41,12 @@ class Report:
         return None
 
 
-def _urgency(finding: Finding) -> tuple[int, int, float]:
-    """What is wrong goes before what is slow; what is slow goes by the time it costs."""
-    costs_time = finding.lost_s is not None
-    return (-(finding.severity >= Severity.WARNING), int(costs_time), -(finding.lost_s or 0.0))
+def _urgency(finding: Finding) -> tuple[bool, int, float]:
+    """Learning the wrong thing goes first; then what is slow, by the time it costs; then hints."""
+    below_warning = finding.severity < Severity.WARNING
+    if finding.lost_s is not None:
+        return (below_warning, 1, -finding.lost_s)
+    return (below_warning, 0 if finding.severity is Severity.ERROR else 2, 0.0)
 
 
 def run_report(analysis: Analysis, results: Sequence[CheckResult]) -> Report:
@@ -53,6 +55,7 @@ def run_report(analysis: Analysis, results: Sequence[CheckResult]) -> Report:
     notes = [*analysis.run.problems]
     for trace in analysis.run.ranks:
         notes += [f"rank {trace.info.rank}: {note}" for note in trace.notes]
+    notes += analysis.unfinished
     if not analysis.tables.clock.comparable:
         notes.append(
             "the ranks' clocks cannot be compared, so waiting and transfer are not told apart"

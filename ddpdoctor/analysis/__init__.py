@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from ddpdoctor.analysis.arrivals import late_arrivals
+from ddpdoctor.analysis.ending import unfinished
 from ddpdoctor.analysis.link import fit_link
 from ddpdoctor.analysis.model import Analysis, PhaseTimes, RankStats, StepRange
 from ddpdoctor.tables import STEP_PHASES, Tables, build_tables
@@ -44,6 +45,7 @@ def analyze(run: Run) -> Analysis:
         steps,
         ranks,
         link,
+        tuple(unfinished(run, tables)),
         _recorder_cost(run.ranks),
     )
 

@@ -111,6 +111,7 @@ class Analysis:
     steps: StepRange
     ranks: tuple[RankStats, ...]
     link: LinkFit | None
+    unfinished: tuple[str, ...]  # how the record ends, where nobody closed it
     cost_ms_per_step: float | None  # what the recorder itself took, mean over ranks
 
     @property

@@ -74,7 +74,6 @@ def _finding(run: Analysis, link: LinkFit, bytes_ms: float, share: float) -> Fin
         steps=((run.steps.first_sync, run.steps.last_sync),),
         evidence=tuple(_evidence(run, link, bytes_ms, share)),
         lost_s=bytes_ms * run.steps.counted / 1e3,
-        view=f"?sync={run.steps.first_sync}",
     )
 
 

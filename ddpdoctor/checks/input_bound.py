@@ -78,7 +78,6 @@ def _finding(run: Analysis, least: RankStats, share: float) -> Finding:
         ),
         lost_s=least.times.input_ms * run.steps.counted / 1e3,
         where=_where(least.rank, trace.hot_lines),
-        view=f"?rank={least.rank}&sync={run.steps.first_sync}",
     )
 
 

@@ -135,7 +135,6 @@ def _finding(stats: RankStats, late: LateArrivals, run: Analysis) -> Finding:
         evidence=tuple(_evidence(late, top, step_share)),
         lost_s=late.caused_delay_ms * run.steps.counted / 1e3,
         where=where,
-        view=f"?rank={stats.rank}&sync={run.steps.first_sync}",
     )
 
 

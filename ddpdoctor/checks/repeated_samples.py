@@ -72,6 +72,7 @@ def _finding(repeated: list[Overlap], run: Analysis, loader: int) -> Finding:
         ),
         fix=_fix(info, run.world_size),
         culprits=ranks,
+        steps=((run.steps.first_sync, run.steps.last_sync),) if run.steps.counted else (),
         evidence=tuple(_evidence(worst, share, info)),
         where=_where(ranks[0], info),
     )

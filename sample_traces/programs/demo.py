@@ -33,6 +33,8 @@ def main() -> int:
         "  ddpdoctor explain DD101                              what is measured, and when "
         "it is wrong\n"
         "  ddpdoctor run --nproc-per-node 2 your_script.py      an unchanged script of yours\n"
+        f"  ddpdoctor dashboard {folder}/ddpdoctor_runs/*        the timeline in a browser\n"
+        "  make demo-hang                                       a hung job, diagnosed\n"
     )
     return 0
 

@@ -24,6 +24,7 @@ def late(place: str, options: argparse.Namespace) -> None:
 
 
 def wait_for_a_file_that_never_comes() -> None:
+    print("rank 1 waits for a file that never comes", flush=True)
     while True:
         time.sleep(1)
 

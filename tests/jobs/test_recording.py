@@ -147,7 +147,7 @@ def test_ranks_that_were_killed_leave_a_readable_record(tmp_path: Path) -> None:
     _, report = report_of(tmp_path, "--fail-on", "never")
 
     assert report["time"]["steps"]["counted"] >= 20
-    assert report["notes"] == []
+    assert "the record of ranks 0 and 1 was not closed" in report["notes"][0]
 
 
 def wait_for_ranks(folder: Path, job, steps: int = 30) -> list[int]:
