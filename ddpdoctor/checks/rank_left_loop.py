@@ -16,7 +16,7 @@ What to do
 When it is wrong
     Where most ranks are past the loop, or the one inside is evaluating, the one inside is named as
     the odd one, and the confidence is `possible`: it makes a step too many, or evaluates alone
-    through the DDP model. Without the source file at hand, loops are not known and DD903 or DD904
+    through the DDP model. It is `possible` as well where as many ranks left as stayed. Without the source file at hand, loops are not known and DD903 or DD904
     speaks instead.
 """
 
@@ -71,7 +71,9 @@ def _should_have_left(left: tuple[Seen, ...], inside: tuple[Seen, ...]) -> bool:
 
 def _confidence(left: tuple[Seen, ...], inside: tuple[Seen, ...]) -> Confidence:
     gone = all(seen.place.activity is Activity.LEAVING for seen in left)
-    return Confidence.CERTAIN if gone or _paired(left, inside) else Confidence.LIKELY
+    if gone or _paired(left, inside):
+        return Confidence.CERTAIN
+    return Confidence.LIKELY if len(left) < len(inside) else Confidence.POSSIBLE
 
 
 def _paired(left: tuple[Seen, ...], inside: tuple[Seen, ...]) -> bool:
