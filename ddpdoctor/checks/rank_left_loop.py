@@ -16,8 +16,9 @@ What to do
 When it is wrong
     Where most ranks are past the loop, or the one inside is evaluating, the one inside is named as
     the odd one, and the confidence is `possible`: it makes a step too many, or evaluates alone
-    through the DDP model. It is `possible` as well where as many ranks left as stayed. Without the source file at hand, loops are not known and DD903 or DD904
-    speaks instead.
+    through the DDP model. It is `possible`, too, where as many ranks left as stay outside a
+    backward. Without the source file at hand, loops are not known and DD903 or DD904 speaks
+    instead.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ def _confidence(left: tuple[Seen, ...], inside: tuple[Seen, ...]) -> Confidence:
     gone = all(seen.place.activity is Activity.LEAVING for seen in left)
     if gone or _paired(left, inside):
         return Confidence.CERTAIN
-    return Confidence.LIKELY if len(left) < len(inside) else Confidence.POSSIBLE
+    train = any(seen.place.call == "backward" for seen in inside)  # and do not evaluate alone
+    return Confidence.LIKELY if train or len(left) < len(inside) else Confidence.POSSIBLE
 
 
 def _paired(left: tuple[Seen, ...], inside: tuple[Seen, ...]) -> bool:

@@ -91,6 +91,15 @@ def test_of_two_ranks_in_training_the_one_that_left_is_named() -> None:
     assert (finding.culprits, finding.confidence) == ((1,), Confidence.LIKELY)
 
 
+def test_of_two_ranks_outside_a_backward_it_is_only_possible() -> None:
+    """The one inside may be a final evaluation on rank 0 that is not called so."""
+    inside = at(0, *ALL_REDUCE, user(30, function="main"))
+
+    _, finding = only_finding(snapshot(inside, at(1, *BARRIER, user(50, function="main"))))
+
+    assert finding.confidence is Confidence.POSSIBLE
+
+
 def test_another_line_of_the_same_loop_is_inside() -> None:
     seen = snapshot(in_backward(0), at(1, user(35, "time.sleep(9)")), in_backward(2))
 
