@@ -8,7 +8,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
-from typing import Final
+from typing import Annotated, Final
+
+from msgspec import Meta
 
 SCHEMA_VERSION: Final = 1
 MAGIC: Final = b"DDPDOC\x00\x01"
@@ -50,6 +52,17 @@ STEP_FIELDS: Final = (
     ("sync", "I"),
 )
 STEP_RECORD: Final = struct.Struct("<" + "".join(code for _, code in STEP_FIELDS))
+
+# What a number read from a file may be: files are foreign, and what is larger would fill memory,
+# overflow an int64 or make no sense. The recorder stays far below.
+MOST_RANKS: Final = 1_000_000
+MOST_NS: Final = 2**62  # of a clock; 146 years
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Nanoseconds = Annotated[int, Meta(ge=0, le=MOST_NS)]
+RankNumber = Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
+WorldSize = Annotated[int, Meta(ge=1, le=MOST_RANKS)]
+Share = Annotated[float, Meta(gt=0, le=1)]
 
 
 class Kind(IntEnum):
@@ -115,7 +128,7 @@ class GroupInfo:
     """One process group: its torch name and its members as global ranks."""
 
     name: str
-    ranks: tuple[int, ...]
+    ranks: tuple[RankNumber, ...]
 
 
 @dataclass(frozen=True)
@@ -123,7 +136,7 @@ class Site:
     """A line of the user's code that issued a collective or began a phase."""
 
     file: str
-    line: int
+    line: Int64
     function: str
 
 
@@ -133,23 +146,23 @@ class HotLine:
 
     phase: Phase
     site: Site
-    samples: int
+    samples: Count
 
 
 @dataclass(frozen=True)
 class LoaderInfo:
     """One DataLoader that feeds training, in the order in which they were first iterated."""
 
-    loader: int
+    loader: Count
     dataset: str  # class name
-    dataset_length: int | None
+    dataset_length: Count | None
     sampler: str  # class name of what draws the single indices
-    sampler_replicas: int | None  # of a DistributedSampler
-    sampler_rank: int | None
+    sampler_replicas: Int64 | None  # of a DistributedSampler
+    sampler_rank: Int64 | None
     replacement: bool  # the sampler draws with replacement, so that repeats are meant
-    batch_size: int | None
+    batch_size: Count | None
     drop_last: bool
-    workers: int
+    workers: Count
     site: Site | None  # where the script iterates it
 
 
@@ -163,11 +176,11 @@ class DrawnIndices:
     where the batch could not be taken apart.
     """
 
-    loader: int
-    epoch: int
-    drawn: int
-    threshold: float
-    indices: tuple[int, ...]
+    loader: Count
+    epoch: Count
+    drawn: Count
+    threshold: Share
+    indices: tuple[Int64, ...]
     contents: tuple[tuple[int, ...] | None, ...]
 
 
@@ -175,23 +188,23 @@ class DrawnIndices:
 class RankInfo:
     """The facts of one rank, written once into the header of its file."""
 
-    rank: int
-    world_size: int
-    local_rank: int
+    rank: RankNumber
+    world_size: WorldSize
+    local_rank: Int64
     host: str
-    pid: int
+    pid: Count
     backend: str
     device: str
     clock_id: str  # boot id and time namespace: equal ids share one monotonic clock
     network_id: str  # boot id and network namespace: equal ids talk over loopback
-    wall_minus_monotonic_ns: int
-    began_ns: int  # monotonic
+    wall_minus_monotonic_ns: Annotated[int, Meta(ge=-MOST_NS, le=MOST_NS)]
+    began_ns: Nanoseconds  # monotonic
     timer: str  # "host": stamps of the CPU; completions on CUDA are then not measured
     environment: dict[str, str] = field(default_factory=dict)  # allow-listed, values masked
     versions: dict[str, str] = field(default_factory=dict)
     code: dict[str, str] = field(default_factory=dict)  # file of the user's program: hash
-    threads: int | None = None  # intra-op threads
-    cpus: int | None = None  # CPUs that the process may use
+    threads: Count | None = None  # intra-op threads
+    cpus: Count | None = None  # CPUs that the process may use
 
 
 @dataclass(frozen=True)
@@ -199,6 +212,6 @@ class RunInfo:
     """What is common to the ranks of one attempt of a run."""
 
     run_id: str
-    attempt: int
-    world_size: int
+    attempt: Count
+    world_size: WorldSize
     backend: str

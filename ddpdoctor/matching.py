@@ -18,6 +18,15 @@ from ddpdoctor.tracefile import RankTrace
 
 Ints = npt.NDArray[np.int64]
 UNKNOWN = -1
+# Sends pair up on their own, and a call that raised reduced nothing: neither is put together
+# with the other ranks' calls.
+UNMATCHED = Flag.POINT_TO_POINT | Flag.FAILED
+
+
+def is_matched(flags: npt.ArrayLike, group: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+    """Whether a collective is put together with those of the other ranks."""
+    apart = np.asarray(flags, np.int64) & int(UNMATCHED)
+    return np.asarray((apart == 0) & (np.asarray(group) != UNKNOWN))
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,7 @@ def match(ranks: Sequence[RankTrace], clock: CommonClock) -> Collectives:
     numbering: dict[GroupInfo, int] = {}
     parts = [_columns_of(trace, clock.offsets_ns[trace.info.rank], numbering) for trace in ranks]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    sizes = np.array([len(group.ranks) for group in numbering] or [0], np.int64)
+    sizes = np.array([len(group.ranks) for group in numbering], np.int64)
     columns |= _arrivals(columns, sizes)
     columns |= _durations(columns)
     return Collectives(**columns)
@@ -80,7 +89,7 @@ def _columns_of(
 ) -> dict[str, Ints]:
     records = trace.detail[trace.detail["kind"] == Kind.COLLECTIVE]
     local = [numbering.setdefault(group, len(numbering)) for group in trace.groups]
-    number = np.array([*local, len(numbering)], np.int64)  # a lost fact: a group of its own
+    number = np.array([*local, UNKNOWN], np.int64)  # UNKNOWN where the fact was lost
     columns = {
         name: records[name].astype(np.int64)
         for name in ("seq", "flags", "bucket", "step", "sync", "site", "nbytes")
@@ -128,7 +137,7 @@ def _arrivals(columns: dict[str, Ints], group_sizes: Ints) -> dict[str, Ints]:
         "last_rank": columns["rank"].copy(), "caused_ns": np.zeros(count, np.int64),
         "complete": np.zeros(count, np.bool_),
     }  # fmt: skip
-    alike = np.flatnonzero((columns["flags"] & Flag.POINT_TO_POINT) == 0)
+    alike = np.flatnonzero(is_matched(columns["flags"], columns["group"]))
     if not len(alike):
         return result  # type: ignore[return-value]
     order = alike[np.lexsort((own[alike], columns["seq"][alike], columns["group"][alike]))]
@@ -137,7 +146,7 @@ def _arrivals(columns: dict[str, Ints], group_sizes: Ints) -> dict[str, Ints]:
     present = np.diff(np.concatenate([begins, [len(order)]]))
     ends = begins + present - 1
     second = arrival[np.maximum(ends - 1, begins)]
-    expected = group_sizes[np.minimum(group[begins], len(group_sizes) - 1)]
+    expected = group_sizes[group[begins]]
     for name, value in (
         ("first_arrival_ns", arrival[begins]),
         ("last_arrival_ns", arrival[ends]),
@@ -153,7 +162,7 @@ def _durations(columns: dict[str, Ints]) -> dict[str, Ints]:
     """wait, queue and transfer of each collective on each rank (gloo: two at once a group)."""
     arrival, completion = columns["arrival_ns"], columns["completion_ns"]
     last = columns["last_arrival_ns"]
-    known = completion >= 0
+    known = (completion >= 0) & ((columns["flags"] & Flag.FAILED) == 0)
     wait = np.where(known, np.minimum(last, completion), last) - arrival
     queue = np.zeros(len(arrival), np.int64)
     for rank in np.unique(columns["rank"]):

@@ -145,6 +145,7 @@ class _Timeline:
         self._spans = _Spans.of(detail, offset_ns, own)
         blocked = _blocked(self._spans, own)
         step_records = detail[detail["kind"] == Kind.STEP]
+        step_records = step_records[np.argsort(step_records["begin_ns"], kind="stable")]
         self._step_number = step_records["step"].astype(np.int64)
         self._step_sync = step_records["sync"].astype(np.int64)
         self._step_begin = step_records["begin_ns"] + offset_ns

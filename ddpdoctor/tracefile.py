@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -22,14 +23,17 @@ import numpy.typing as npt
 from ddpdoctor import events
 from ddpdoctor.errors import BadTraceFile, DdpDoctorError, NotARun
 from ddpdoctor.events import DrawnIndices, GroupInfo, HotLine, LoaderInfo, RankInfo, RunInfo, Site
+from ddpdoctor.factsfile import UNREADABLE, RecorderCost, read_facts
+from ddpdoctor.plausible import plausible
+from ddpdoctor.regular import opened
 
 Records = npt.NDArray[np.void]
-Fact = TypeVar("Fact")
 
 RUNS_FOLDER: Final = "ddpdoctor_runs"
-MAX_FACTS_BYTES: Final = 64 * 1024 * 1024
 MAX_REGION_BYTES: Final = 8 * 1024**3  # far above any budget; a lying header must not fill memory
+MAX_OFFSET: Final = 2**48
 READ_BYTES: Final = 1024 * 1024
+_RANK_IN_NAME: Final = re.compile(r"rank([0-9]{1,7})\.ddt$")
 _DTYPES: Final = {
     "<I": "<u4", "<B": "u1", "<H": "<u2", "<h": "<i2", "<i": "<i4", "<q": "<i8", "<Q": "<u8",
 }  # fmt: skip
@@ -64,16 +68,11 @@ class Header:
 
 
 @dataclass(frozen=True)
-class RecorderCost:
-    """What the recorder measured of itself on one rank: its own CPU time within the hooks."""
-
-    hooks_ns: int
-    steps: int
-
-
-@dataclass(frozen=True)
 class RankTrace:
-    """All that one rank recorded. `detail` has DETAIL_DTYPE, sorted by serial number."""
+    """All that one rank recorded. `detail` has DETAIL_DTYPE, sorted by serial number.
+
+    Of a file that was read it holds only what can be true (`ddpdoctor.plausible`).
+    """
 
     path: Path
     info: RankInfo
@@ -105,26 +104,30 @@ def load_run(path: str | os.PathLike[str] | None = None) -> Run:
     Raises NotARun where there is nothing to read, BadTraceFile where no rank file is readable.
     """
     folder = _attempt_folder(Path(path) if path is not None else newest_run())
-    ranks: list[RankTrace] = []
-    headers: list[Header] = []
+    read: list[tuple[Header, RankTrace]] = []
     errors: list[BadTraceFile] = []
     for file in _rank_files(folder):
         try:
-            header, trace = read_rank(file)
+            read.append(read_rank(file))
         except BadTraceFile as error:
             errors.append(error)
-            continue
-        headers.append(header)
-        ranks.append(trace)
-    if not ranks:
-        raise errors[0]
-    info = headers[0].run
+    if not read:
+        raise errors[0] if errors else NotARun(f"{folder}: its rank files are gone")
+    info = read[0][0].run
     problems = [str(error) for error in errors]
-    problems += _foreign_ranks(headers, ranks)
-    own = [rank for header, rank in zip(headers, ranks, strict=True) if header.run == info]
-    problems += _missing(own, info, errors)
-    own.sort(key=lambda rank: rank.info.rank)
-    return Run(folder, info, tuple(own), tuple(problems))
+    by_rank: dict[int, RankTrace] = {}
+    for header, trace in read:
+        if header.run != info:
+            other = header.run.run_id
+            problems.append(f"{trace.path}: belongs to another run ({other}), left out")
+        elif trace.info.rank in by_rank:
+            first = by_rank[trace.info.rank].path.name
+            problems.append(f"{trace.path}: is of rank {trace.info.rank}, as {first} is; left out")
+        else:
+            by_rank[trace.info.rank] = trace
+    problems += _missing(by_rank, info, errors)
+    ranks = tuple(by_rank[rank] for rank in sorted(by_rank))
+    return Run(folder, info, ranks, tuple(problems))
 
 
 def runs_folder() -> Path:
@@ -135,10 +138,21 @@ def runs_folder() -> Path:
 def list_runs(folder: Path | None = None) -> list[Path]:
     """The runs in a folder, oldest first."""
     folder = folder or runs_folder()
-    if not folder.is_dir():
+    try:
+        found = [(_changed_ns(path), path.name, path) for path in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    found = [path for path in folder.iterdir() if path.is_dir() and _attempts(path)]
-    return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    except OSError as error:
+        raise NotARun(f"{folder}: cannot be read ({error.strerror})") from error
+    return [path for changed_ns, _, path in sorted(found) if changed_ns >= 0]
+
+
+def _changed_ns(path: Path) -> int:
+    """When a run was last written to; -1 for what is no run, or cannot be read."""
+    try:
+        return path.stat().st_mtime_ns if path.is_dir() and _attempts(path) else -1
+    except OSError:
+        return -1
 
 
 def newest_run() -> Path:
@@ -163,11 +177,11 @@ def _attempts(run: Path) -> list[Path]:
 
 def _attempt_folder(path: Path) -> Path:
     """The folder that holds the rank files: this one, or its newest attempt."""
-    if not path.exists():
-        raise NotARun(f"{path}: there is no such folder")
-    if not path.is_dir():
-        raise NotARun(f"{path}: is a file; name the run folder that holds it")
     try:
+        if not path.exists():
+            raise NotARun(f"{path}: there is no such folder")
+        if not path.is_dir():
+            raise NotARun(f"{path}: is a file; name the run folder that holds it")
         if list(_rank_files(path)):
             return path
         attempts = _attempts(path)
@@ -182,22 +196,14 @@ def _rank_files(folder: Path) -> Iterator[Path]:
     return iter(sorted(folder.glob("rank*.ddt")))
 
 
-def _foreign_ranks(headers: list[Header], ranks: list[RankTrace]) -> list[str]:
-    run = headers[0].run
-    return [
-        f"{trace.path}: belongs to another run ({header.run.run_id}), left out"
-        for header, trace in zip(headers, ranks, strict=True)
-        if header.run != run
-    ]
-
-
-def _missing(ranks: list[RankTrace], info: RunInfo, errors: list[BadTraceFile]) -> list[str]:
-    present = {trace.info.rank for trace in ranks}
-    bad = {int(match[1]) for error in errors if (match := re.search(r"rank(\d+)\.ddt", error.path))}
-    missing = [rank for rank in range(info.world_size) if rank not in present | bad]
-    if not missing:
+def _missing(present: Collection[int], info: RunInfo, errors: list[BadTraceFile]) -> list[str]:
+    bad = {int(match[1]) for error in errors if (match := _RANK_IN_NAME.search(error.path))}
+    known = {*present, *(rank for rank in bad if rank < info.world_size)}
+    count = info.world_size - len(known)
+    if not count:
         return []
-    names = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
+    first = islice((rank for rank in range(info.world_size) if rank not in known), 8)
+    names = ", ".join(map(str, first)) + (", …" if count > 8 else "")
     return [
         f"no file of rank {names} ({len(present)} of {info.world_size} ranks read): "
         "waits for a rank that is missing cannot be seen"
@@ -207,8 +213,7 @@ def _missing(ranks: list[RankTrace], info: RunInfo, errors: list[BadTraceFile]) 
 def read_rank(path: Path) -> tuple[Header, RankTrace]:
     """Read one rank file and the facts beside it. Raises BadTraceFile."""
     try:
-        with path.open("rb") as file:
-            fd = file.fileno()
+        with opened(path) as fd:
             header = _read_header(path, fd)
             read = partial(_read_records, path, fd, header.closed)
             detail = read(header.detail, DETAIL_DTYPE)
@@ -216,12 +221,16 @@ def read_rank(path: Path) -> tuple[Header, RankTrace]:
             steps = read(header.steps, STEP_DTYPE)
     except OSError as error:
         raise BadTraceFile(path, f"cannot be read ({error.strerror})") from error
-    facts = _read_facts(path.with_suffix(".facts.jsonl"))
+    facts = read_facts(path.with_suffix(".facts.jsonl"))
+    records = _merge(detail, ring)
+    sound = plausible(records, header.rank.began_ns)
+    if len(sound) < len(records):
+        facts.notes.insert(0, _left_out(path, len(records) - len(sound), len(records)))
     trace = RankTrace(
         path,
         header.rank,
         header.closed,
-        _merge(detail, ring),
+        sound,
         steps[_row_is_used(steps)],
         facts.groups,
         facts.sites,
@@ -234,10 +243,17 @@ def read_rank(path: Path) -> tuple[Header, RankTrace]:
     return header, trace
 
 
+def _left_out(path: Path, count: int, total: int) -> str:
+    return (
+        f"{path.name}: {count} of {total} records cannot be true (the file is damaged) and "
+        "were left out"
+    )
+
+
 def read_header(path: Path) -> Header:
     """Only the header of a rank file. Raises BadTraceFile, OSError."""
-    with path.open("rb") as file:
-        return _read_header(path, file.fileno())
+    with opened(path) as fd:
+        return _read_header(path, fd)
 
 
 def _read_header(path: Path, fd: int) -> Header:
@@ -257,10 +273,14 @@ def _read_header(path: Path, fd: int) -> Header:
         raise BadTraceFile(path, f"its header claims {length} bytes, more than there is room for")
     raw = os.pread(fd, length, events.PREAMBLE.size)
     try:
-        return msgspec.json.decode(raw, type=Header)
-    except msgspec.DecodeError as error:
+        header = msgspec.json.decode(raw, type=Header)
+    except UNREADABLE as error:
         place = f"bytes {events.PREAMBLE.size} to {events.PREAMBLE.size + length}"
         raise BadTraceFile(path, f"its header ({place}) cannot be read: {error}") from error
+    rank, world_size = header.rank.rank, header.run.world_size
+    if rank >= world_size:
+        raise BadTraceFile(path, f"says that it is rank {rank} of {world_size} ranks")
+    return header
 
 
 def _read_records(
@@ -272,7 +292,7 @@ def _read_records(
     """
     size = os.fstat(fd).st_size
     length = region.records * dtype.itemsize
-    if region.offset < 0 or not 0 <= length <= MAX_REGION_BYTES:
+    if not 0 <= region.offset <= MAX_OFFSET or not 0 <= length <= MAX_REGION_BYTES:
         raise BadTraceFile(path, f"its header claims an impossible region at {region.offset}")
     end = region.offset + length
     if length and end > size and (closed or region.offset >= size):
@@ -302,78 +322,6 @@ def _merge(detail: Records, ring: Records) -> Records:
     records = records[records["commit"] > 0]
     _, first = np.unique(records["commit"], return_index=True)
     return records[first]
-
-
-@dataclass
-class _Facts:
-    groups: tuple[GroupInfo, ...] = ()
-    sites: dict[int, Site] = field(default_factory=dict)
-    hot_lines: tuple[HotLine, ...] = ()
-    loaders: dict[int, LoaderInfo] = field(default_factory=dict)
-    drawn: dict[tuple[int, int], DrawnIndices] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    cost: RecorderCost | None = None
-
-
-@dataclass(frozen=True)
-class _FactLine:
-    fact: str
-    data: msgspec.Raw
-
-
-@dataclass(frozen=True)
-class _NumberedSite:
-    id: int
-    site: Site
-
-
-def _read_facts(path: Path) -> _Facts:
-    """The facts beside a rank file; an unreadable line becomes a note. No file: no facts."""
-    facts = _Facts()
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_FACTS_BYTES)
-    except FileNotFoundError:
-        return facts
-    except OSError as error:
-        facts.notes.append(f"{path.name}: cannot be read ({error.strerror})")
-        return facts
-    lines = raw.split(b"\n")
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            _take_fact(facts, line)
-        except msgspec.DecodeError as error:
-            if number < len(lines):  # the last line may be cut off in a run that was killed
-                facts.notes.append(f"{path.name}:{number}: cannot be read: {error}")
-    return facts
-
-
-def _take_fact(facts: _Facts, line: bytes) -> None:
-    """Take in one line. A later line of the same kind replaces the earlier one."""
-    fact = msgspec.json.decode(line, type=_FactLine)
-    if fact.fact == "group":
-        facts.groups += (_decode(fact, GroupInfo),)
-    elif fact.fact == "site":
-        numbered = _decode(fact, _NumberedSite)
-        facts.sites[numbered.id] = numbered.site
-    elif fact.fact == "hot_lines":
-        facts.hot_lines = _decode(fact, tuple[HotLine, ...])
-    elif fact.fact == "loader":
-        loader = _decode(fact, LoaderInfo)
-        facts.loaders[loader.loader] = loader
-    elif fact.fact == "drawn":
-        drawn = _decode(fact, DrawnIndices)
-        facts.drawn[drawn.loader, drawn.epoch] = drawn
-    elif fact.fact == "note":
-        facts.notes.append(_decode(fact, str))
-    elif fact.fact == "cost":
-        facts.cost = _decode(fact, RecorderCost)
-
-
-def _decode(fact: _FactLine, kind: type[Fact]) -> Fact:
-    return msgspec.json.decode(fact.data, type=kind)
 
 
 def is_run(path: Path) -> bool:

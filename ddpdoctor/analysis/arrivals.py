@@ -52,14 +52,18 @@ class _Deciding:
 
 
 def _deciding_collectives(tables: Tables, steps: StepRange) -> _Deciding:
-    """Only collectives of all loaded ranks count; ties go to the earliest of the step."""
+    """Only collectives of all ranks that recorded steps count, in steps that all of them recorded.
+
+    Ties go to the earliest of the step.
+    """
     ranks = sorted(tables.steps["rank"].unique())
     table = tables.collectives[tables.collectives["complete"]]
+    table = table[table["rank"].isin(ranks)]
     sync_of_step = tables.steps.set_index(["rank", "step"])["sync"]
     reference = table[(table["rank"] == ranks[0]) & (table["step"] >= 0)]
     keys = pd.MultiIndex.from_arrays([reference["rank"], reference["step"]])
     reference = reference.assign(step_sync=sync_of_step.reindex(keys).to_numpy())
-    reference = reference[reference["step_sync"].between(steps.first_sync, steps.last_sync)]
+    reference = reference[reference["step_sync"].isin(_counted_syncs(tables.steps, steps))]
     sizes = table.groupby(["group", "seq"])["rank"].nunique()
     whole = pd.MultiIndex.from_frame(reference[["group", "seq"]])
     reference = reference[sizes.reindex(whole).to_numpy() == len(ranks)]
@@ -73,6 +77,13 @@ def _deciding_collectives(tables: Tables, steps: StepRange) -> _Deciding:
         chosen["caused_ns"].to_numpy(np.int64),
         arrival,
     )
+
+
+def _counted_syncs(steps: pd.DataFrame, counted: StepRange) -> Ints:
+    """The steps that every rank recorded, within those that are counted."""
+    seen = steps.groupby("sync")["rank"].nunique()
+    common = seen.index[seen == steps["rank"].nunique()].to_numpy(np.int64)
+    return common[(common >= counted.first_sync) & (common <= counted.last_sync)]
 
 
 def _arrivals_of(own: pd.DataFrame, wanted: pd.MultiIndex) -> Ints:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ddpdoctor.events import Kind, Op, Phase
+from ddpdoctor.events import Flag, Kind, Op, Phase
+from ddpdoctor.matching import is_matched
 from ddpdoctor.tables import Tables
 from ddpdoctor.tracefile import Run
 from ddpdoctor.wording import rank_list
@@ -23,6 +24,7 @@ def unfinished(run: Run, tables: Tables) -> list[str]:
         (tables.collectives["completion_ns"] < 0) & ~tables.collectives["complete"]
     ]
     pending = pending[pending["rank"].isin(still_open)]
+    pending = pending[is_matched(pending["flags"], pending["group"])]
     for _, of_group in pending.groupby("group"):  # those behind the first are its consequence
         first = of_group[of_group["seq"] == of_group["seq"].min()]
         sentences += _who_never_came(run, tables, first)
@@ -30,20 +32,27 @@ def unfinished(run: Run, tables: Tables) -> list[str]:
 
 
 def _who_never_came(run: Run, tables: Tables, waiting: pd.DataFrame) -> list[str]:
-    """One collective in which some ranks stand and others of the group did not arrive."""
+    """One collective in which some ranks stand, and which others failed in or did not reach."""
     op, seq = Op(int(waiting["op"].iloc[0])), int(waiting["seq"].iloc[0])
-    there = sorted(int(rank) for rank in waiting["rank"].unique())
-    same_group = tables.collectives["group"] == waiting["group"].iloc[0]
-    of_group = tables.collectives[same_group]["rank"].unique()
-    missing = sorted(int(rank) for rank in of_group if rank not in there)
-    if not missing or op in (Op.SEND, Op.RECV):
+    there = _ranks(waiting)
+    of_group = tables.collectives[tables.collectives["group"] == waiting["group"].iloc[0]]
+    numbered = (of_group["flags"] & int(Flag.POINT_TO_POINT)) == 0
+    same = of_group[numbered & (of_group["seq"] == seq)]
+    failed = _ranks(same[(same["flags"] & int(Flag.FAILED)) > 0])
+    missing = [rank for rank in _ranks(of_group) if rank not in _ranks(same)]
+    if failed:
+        why = f"which failed on {rank_list(failed)}"
+    elif missing:
+        last = [f"rank {rank} was last in {_last_phase(run, rank)}" for rank in missing[:3]]
+        why = f"where {rank_list(missing)} did not arrive; {'; '.join(last)}"
+    else:
         return []
-    last = "; ".join(f"rank {rank} was last in {_last_phase(run, rank)}" for rank in missing[:3])
     stand = "stands" if len(there) == 1 else "stand"
-    return [
-        f"{rank_list(there)} {stand} in {op.label} (number {seq} of its group), where "
-        f"{rank_list(missing)} did not arrive; {last}"
-    ]
+    return [f"{rank_list(there)} {stand} in {op.label} (number {seq} of its group), {why}"]
+
+
+def _ranks(calls: pd.DataFrame) -> list[int]:
+    return sorted(int(rank) for rank in calls["rank"].unique())
 
 
 def _last_phase(run: Run, rank: int) -> str:

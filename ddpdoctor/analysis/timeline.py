@@ -14,7 +14,8 @@ import pandas as pd
 
 from ddpdoctor.analysis.grid import StepGrid, build_grid, median_of_others
 from ddpdoctor.analysis.model import Analysis
-from ddpdoctor.events import Flag, Op, Phase
+from ddpdoctor.events import Op, Phase
+from ddpdoctor.matching import is_matched
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -66,7 +67,7 @@ class Calls:
     known: Ints
     slot: Ints
     slots: Ints
-    numbered: Bools  # False for send and recv
+    numbered: Bools  # False for send, recv and calls that raised
 
     def chosen(self, which: Bools) -> Calls:
         return Calls(
@@ -178,7 +179,7 @@ def _calls(
         known.astype(np.int64),
         slot,
         slots,
-        (_ints(frame, "flags") & Flag.POINT_TO_POINT) == 0,
+        is_matched(_ints(frame, "flags"), _ints(frame, "group")),
     )
 
 

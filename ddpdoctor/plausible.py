@@ -1,0 +1,89 @@
+"""Which detail records can be true. Files are foreign and disks flip bits: the rest is left out.
+
+What follows may rely on it: kinds, phases and operations are known, nothing ends before it begins,
+times lie within a year of the beginning, and the steps of a rank are in order and apart.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ddpdoctor.events import Flag, Kind, Op, Phase
+
+Records = npt.NDArray[np.void]
+Bools = npt.NDArray[np.bool_]
+
+_DAY_NS: Final = 86_400 * 10**9
+EARLIEST_NS: Final = _DAY_NS  # before recording began: a span may be older than the recorder
+LATEST_NS: Final = 366 * _DAY_NS  # after it
+MOST_BYTES: Final = 2**50  # of one collective; more moves in no machine
+_RECORDED_PHASES: Final = tuple(p for p in Phase if p not in (Phase.WAIT, Phase.TRANSFER))
+
+
+def plausible(detail: Records, began_ns: int) -> Records:
+    """The records that can be true, in their order, which is that of their serial numbers."""
+    detail = detail[_alone(detail, began_ns)]
+    if not len(detail):
+        return detail
+    kept = np.ones(len(detail), np.bool_)
+    steps = np.flatnonzero(detail["kind"] == Kind.STEP)
+    kept[steps] = _apart(detail[steps])
+    collectives = np.flatnonzero(detail["kind"] == Kind.COLLECTIVE)
+    kept[collectives] = _numbered_once(detail[collectives])
+    return detail[kept]
+
+
+def _alone(detail: Records, began_ns: int) -> Bools:
+    """Whether each record can be true, looked at alone."""
+    kind, code = detail["kind"], detail["code"]
+    begin, issued, end = detail["begin_ns"], detail["issued_ns"], detail["end_ns"]
+    begins = _in_time(begin, began_ns)
+    ends = (end == 0) | ((end >= begin) & _in_time(end, began_ns))
+    came_back = (issued == 0) | ((issued >= begin) & _in_time(issued, began_ns))
+    known = (
+        ((kind == Kind.SPAN) & np.isin(code, _RECORDED_PHASES))
+        | ((kind == Kind.COLLECTIVE) & np.isin(code, tuple(Op)) & came_back)
+        | ((kind == Kind.STEP) & (end > begin))
+    )
+    return np.asarray(known & begins & ends & (detail["nbytes"] <= MOST_BYTES))
+
+
+def _in_time(times: npt.NDArray[Any], began_ns: int) -> Bools:
+    return np.asarray((times >= began_ns - EARLIEST_NS) & (times <= began_ns + LATEST_NS))
+
+
+def _apart(steps: Records) -> Bools:
+    """Steps that neither overlap nor repeat a number: as many as can be kept.
+
+    Of steps that overlap the one that ends first stays, so that a wrong end costs one step and not
+    all that follow.
+    """
+    kept = _first_of_each(steps["step"])
+    begin, end = steps["begin_ns"], steps["end_ns"]
+    if (begin[1:] >= end[:-1]).all():
+        return kept
+    free_from = None
+    for index in np.argsort(end, kind="stable"):
+        if not kept[index]:
+            continue
+        if free_from is not None and begin[index] < free_from:
+            kept[index] = False
+        else:
+            free_from = end[index]
+    return kept
+
+
+def _numbered_once(collectives: Records) -> Bools:
+    """Each place in the order of a group once; sends and receives are numbered apart."""
+    apart = (collectives["flags"] & Flag.POINT_TO_POINT).astype(np.int64)
+    place = (apart << 48) | (collectives["group"].astype(np.int64) << 32)
+    return _first_of_each(place | collectives["seq"].astype(np.int64))
+
+
+def _first_of_each(numbers: npt.NDArray[Any]) -> Bools:
+    kept = np.zeros(len(numbers), np.bool_)
+    kept[np.unique(numbers, return_index=True)[1]] = True
+    return kept
