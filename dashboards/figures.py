@@ -41,7 +41,7 @@ def shown_phases(split: bool) -> tuple[Phase, ...]:
 def rank_bars(ranks: Sequence[RankStats], theme: str) -> go.Figure:
     """Where a step of each rank goes, in milliseconds."""
     palette = palette_of(theme)
-    split = all(stats.times.wait_ms is not None for stats in ranks)
+    split = all(stats.times is None or stats.times.wait_ms is not None for stats in ranks)
     names = [f"rank {stats.rank}" for stats in ranks]
     figure = go.Figure(
         [
@@ -64,8 +64,8 @@ def rank_bars(ranks: Sequence[RankStats], theme: str) -> go.Figure:
     return figure
 
 
-def _ms(times: PhaseTimes, phase: Phase) -> float | None:
-    value: float | None = getattr(times, f"{phase.label}_ms")
+def _ms(times: PhaseTimes | None, phase: Phase) -> float | None:
+    value: float | None = getattr(times, f"{phase.label}_ms", None)
     return value
 
 

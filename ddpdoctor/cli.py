@@ -1,25 +1,27 @@
 """Commands and exit statuses; the only place that prints.
 
 0 looked and found nothing at or above `--fail-on`, 1 findings, 2 usage error or no verdict
-possible, 3 internal error. `run` passes the program's own status on.
+possible, 3 internal error, a check that crashed included where no finding decides. `run` passes the
+program's own status on. A reader that leaves early, as `head` does, changes no status.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
 from ddpdoctor import __version__
 from ddpdoctor.errors import DdpDoctorError
+from ddpdoctor.streams import accept_any_text, reader_may_leave
+from ddpdoctor.wording import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ddpdoctor.diagnose import Diagnosis
     from ddpdoctor.report import Report
 
@@ -33,6 +35,7 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 
 def main() -> None:
     """Entry point of `ddpdoctor`: errors become one sentence and an exit status."""
+    accept_any_text()
     try:
         status = cli.main(standalone_mode=False)
     except DdpDoctorError as error:
@@ -40,16 +43,15 @@ def main() -> None:
     except click.exceptions.Exit as leave:
         sys.exit(leave.exit_code)
     except click.ClickException as error:
-        error.show()
+        _show(error)
         sys.exit(NO_VERDICT)
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)
-    except BrokenPipeError:
-        sys.stderr.close()
+    except SystemExit:  # click does so where nobody reads the help on
         sys.exit(CLEAN)
     except Exception as error:  # noqa: BLE001  a bug of ours: one line, the traceback with -v
         if "-v" in sys.argv or "--verbose" in sys.argv:
-            traceback.print_exc()
+            _warn(_printable_lines(traceback.format_exc()))
         _fail(
             f"internal error, please report it: {type(error).__name__}: {error} (-v shows where)",
             INTERNAL_ERROR,
@@ -57,9 +59,34 @@ def main() -> None:
     sys.exit(status if isinstance(status, int) else CLEAN)
 
 
-def _fail(sentence: str, status: int) -> None:
-    click.echo(f"ddpdoctor: {sentence}", err=True)
+def _print(text: str) -> None:
+    with reader_may_leave():
+        click.echo(text)
+
+
+def _warn(text: str) -> None:
+    with reader_may_leave():
+        click.echo(text, err=True)
+
+
+def _complain(sentence: str) -> None:
+    _warn(f"ddpdoctor: {printable(sentence)}")
+
+
+def _fail(sentence: str, status: int) -> NoReturn:
+    _complain(sentence)
     sys.exit(status)
+
+
+def _show(error: click.ClickException) -> None:
+    """As click shows it, whatever the arguments were."""
+    shown = io.StringIO()
+    error.show(shown)
+    _warn(_printable_lines(shown.getvalue().rstrip()))
+
+
+def _printable_lines(text: str) -> str:
+    return "\n".join(printable(line) for line in text.replace("\t", "    ").split("\n"))
 
 
 @click.group(context_settings=_HELP)
@@ -90,10 +117,9 @@ def run(torchrun_arguments: tuple[str, ...]) -> int:
 
     status, folder = run_recorded(torchrun_arguments)
     if not is_run(folder):
-        click.echo(
-            "ddpdoctor: no rank recorded anything: no DistributedDataParallel model was made, or "
-            "Python was started by -E or -I, which bypasses the import hook",
-            err=True,
+        _complain(
+            "no rank recorded anything: no DistributedDataParallel model was made, or "
+            "Python was started by -E or -I, which bypasses the import hook"
         )
     return status
 
@@ -119,7 +145,7 @@ def report(run: Path | None, as_json: bool, short: bool, fail_on: str, verbose: 
     analysis = analyze(load_run(run))
     made = run_report(analysis, run_checks(analysis))
     if as_json:
-        click.echo(to_json(made))
+        _print(to_json(made))
     else:
         _print_text(made, short=short)
     return _status(made, fail_on)
@@ -127,26 +153,39 @@ def report(run: Path | None, as_json: bool, short: bool, fail_on: str, verbose: 
 
 def _print_text(made: Report, *, short: bool) -> None:
     from ddpdoctor.report_text import render
+    from ddpdoctor.terminal import text_console
 
-    render(made, _console(), short=short)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal else Console(width=max(100, console.width))
+    with reader_may_leave():
+        render(made, text_console(), short=short)
 
 
 def _status(made: Report, fail_on: str) -> int:
-    from ddpdoctor.findings import Severity
-    from ddpdoctor.report import exceeds, has_verdict
+    from ddpdoctor.report import why_no_verdict
 
-    if not has_verdict(made):
-        click.echo("ddpdoctor: no check could judge this run; the reasons are above", err=True)
-        return NO_VERDICT
-    least = None if fail_on == "never" else Severity[fail_on.upper()]
-    return FINDINGS if exceeds(made, least) else CLEAN
+    if _finds(made, fail_on):
+        return FINDINGS
+    if _names_crashes(made):
+        return INTERNAL_ERROR
+    reason = why_no_verdict(made)
+    if reason is not None:
+        _complain(f"no verdict on this run: {reason}")
+    return CLEAN if reason is None else NO_VERDICT
+
+
+def _finds(made: Report, fail_on: str) -> bool:
+    from ddpdoctor.findings import Severity
+    from ddpdoctor.report import exceeds
+
+    return exceeds(made, None if fail_on == "never" else Severity[fail_on.upper()])
+
+
+def _names_crashes(made: Report) -> bool:
+    """Whether a check crashed: what it would have found is not known."""
+    from ddpdoctor.report import crashed
+
+    for result in crashed(made):
+        _complain(f"check {result.code} {result.name} crashed, please report it: {result.reason}")
+    return bool(crashed(made))
 
 
 @cli.command(context_settings=_HELP)
@@ -183,22 +222,26 @@ def diagnose(
         from ddpdoctor.report import to_json
 
         reports = ",\n".join(to_json(each.report) for each in diagnoses)
-        click.echo(reports if len(diagnoses) == 1 else f"[{reports}]")
+        _print(reports if len(diagnoses) == 1 else f"[{reports}]")
     else:
         _print_diagnoses(diagnoses, stacks=verbose)
-    if any(_status(each.report, "warning") == FINDINGS for each in diagnoses):
+    if any(_finds(each.report, "warning") for each in diagnoses):
         return FINDINGS
+    if any([_names_crashes(each.report) for each in diagnoses]):  # noqa: C419  all are named
+        return INTERNAL_ERROR
     return CLEAN if all(each.has_verdict for each in diagnoses) else NO_VERDICT
 
 
 def _print_diagnoses(diagnoses: list[Diagnosis], *, stacks: bool) -> None:
     from ddpdoctor.diagnose_text import render
+    from ddpdoctor.terminal import text_console
 
-    console = _console()
-    for index, each in enumerate(diagnoses):
-        if index:
-            console.print()
-        render(each, console, stacks=stacks)
+    console = text_console()
+    with reader_may_leave():
+        for index, each in enumerate(diagnoses):
+            if index:
+                console.print()
+            render(each, console, stacks=stacks)
 
 
 @cli.command(context_settings=_HELP)
@@ -209,13 +252,15 @@ def explain(check: str | None, markdown: bool) -> None:
     from ddpdoctor.checks import all_checks, find_check
 
     if check is not None:
-        click.echo(find_check(check).explanation)
+        _print(find_check(check).explanation)
         return
+    rows = [(known.code, known.name, known.problem) for known in all_checks()]
     if markdown:
-        click.echo("| code | name | the problem |\n|---|---|---|")
-    for known in all_checks():
-        row = (known.code, known.name, known.problem)
-        click.echo(f"| {' | '.join(row)} |" if markdown else f"{row[0]}  {row[1]:22} {row[2]}")
+        lines = ["| code | name | the problem |", "|---|---|---|"]
+        lines += [f"| {' | '.join(row)} |" for row in rows]
+    else:
+        lines = [f"{code}  {name:22} {problem}" for code, name, problem in rows]
+    _print("\n".join(lines))
 
 
 @cli.command(context_settings=_HELP)
@@ -224,10 +269,10 @@ def runs() -> None:
     from ddpdoctor.tracefile import list_runs, runs_folder
 
     found = list_runs()
-    for path in found:
-        click.echo(path)
-    if not found:
-        click.echo(f"no recorded run in {runs_folder().absolute()}", err=True)
+    if found:
+        _print("\n".join(printable(str(path)) for path in found))
+    else:
+        _warn(printable(f"no recorded run in {runs_folder().absolute()}"))
 
 
 @cli.command(context_settings=_HELP)
@@ -263,9 +308,11 @@ def dashboard(  # noqa: PLR0913  each is an option of the command line
     app = create_app(report, token=token, allowed_hosts=(*server.hosts_of(host), *allow_host))
     serving = server.start(app, host, port)
     address = server.Address(host, serving.port, token)
-    click.echo(f"Dashboard of {report.name}: {address.url}")
-    click.echo(f"From another machine: {address.tunnel}   then open the address above there")
-    click.echo("Ctrl-C ends it.")
+    _print(
+        f"Dashboard of {printable(report.name)}: {address.url}\n"
+        f"From another machine: {address.tunnel}   then open the address above there\n"
+        "Ctrl-C ends it."
+    )
     if not no_browser and _has_screen():
         click.launch(address.url)
     server.serve(serving)

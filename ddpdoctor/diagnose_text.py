@@ -16,6 +16,7 @@ from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.hang.activity import place_of
 from ddpdoctor.hang.describe import spot
 from ddpdoctor.hang.snapshot import HangSnapshot, RankProcess
+from ddpdoctor.terminal import Columns, said
 from ddpdoctor.wording import rank_list
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold blue"}
@@ -34,21 +35,21 @@ def _parts(diagnosis: Diagnosis, *, stacks: bool) -> Iterator[RenderableType]:
         yield Text("No verdict: the cause is not known.", style="bold yellow")
     for result in report.results:
         if result.outcome in (Outcome.SKIPPED, Outcome.CRASH):
-            yield Padding(Text(f"{result.code} {result.name}: {result.reason}"), (0, 0, 0, 2))
+            yield Padding(said(f"{result.code} {result.name}: {result.reason}"), (0, 0, 0, 2))
     if stacks:
         yield Text()
         yield _rank_table(snapshot)
         yield from _stack_groups(snapshot)
-    yield Text(f"job {report.name}, {_counted(snapshot)}", style="dim")
+    yield said(f"job {report.name}, {_counted(snapshot)}", style="dim")
     for note in report.notes:
-        yield Text(f"note: {note}", style="dim")
+        yield said(f"note: {note}", style="dim")
 
 
 def _finding(
     result: CheckResult, finding: Finding, snapshot: HangSnapshot
 ) -> Iterator[RenderableType]:
-    yield Text(finding.message[:1].upper() + finding.message[1:] + ".", style="bold")
-    head = Text(f"{result.code} {result.name}", style=_STYLES[finding.severity])
+    yield said(finding.message[:1].upper() + finding.message[1:] + ".", style="bold")
+    head = said(f"{result.code} {result.name}", style=_STYLES[finding.severity])
     head.append(f"  {finding.severity.label}, {finding.confidence.value}", style="dim")
     yield Padding(head, (0, 0, 0, 2))
     rows = Table.grid(padding=(0, 2))
@@ -56,14 +57,14 @@ def _finding(
     rows.add_column(overflow="fold")
     for location in finding.where:
         place = f"rank {location.rank}: {location.file}:{location.line} in {location.function}"
-        rows.add_row("where", Text(place))
+        rows.add_row("where", said(place))
         text = _source_line(snapshot, location.file, location.line)
         if text:
-            rows.add_row("", Text(f"    {text}", style="cyan"))
+            rows.add_row("", said(f"    {text}", style="cyan"))
     for index, evidence in enumerate(finding.evidence):
-        said = f"{evidence.what}: {evidence.value} {evidence.unit}".rstrip()
-        rows.add_row("" if index else "evidence", Text(said))
-    rows.add_row("fix", Text(finding.fix))
+        shown = f"{evidence.what}: {evidence.value} {evidence.unit}".rstrip()
+        rows.add_row("" if index else "evidence", said(shown))
+    rows.add_row("fix", said(finding.fix))
     yield Padding(rows, (0, 0, 0, 2))
 
 
@@ -84,25 +85,21 @@ def _counted(snapshot: HangSnapshot) -> str:
     return f"{looked} on {snapshot.host}"
 
 
-def _rank_table(snapshot: HangSnapshot) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("rank", "pid", "state", "CPU", "does", "at"):
-        table.add_column(name)
-    for rank in snapshot.ranks:
-        place = place_of(rank)
-        does = place.activity.name.lower() + (f" {place.call}" if place.call else "")
-        table.add_row(
-            _number(rank),
-            str(rank.pid),
-            rank.state,
-            f"{rank.movement.cpu_share:.0%}",
-            Text(does),
-            Text(place.text),
-        )
+def _rank_table(snapshot: HangSnapshot) -> Columns:
+    rows = [_rank_row(rank) for rank in snapshot.ranks]
     for dead in snapshot.dead:
         number = "?" if dead.rank is None else str(dead.rank)
-        table.add_row(number, str(dead.pid or "?"), "gone", "", "", "")
-    return table
+        rows.append((number, str(dead.pid or "?"), "gone", "", "", ""))
+    words = frozenset({"does", "at"})
+    names = ("rank", "pid", "state", "CPU", "does", "at")
+    return Columns(names, tuple(rows), words, left=frozenset(names))
+
+
+def _rank_row(rank: RankProcess) -> tuple[str, ...]:
+    place = place_of(rank)
+    does = place.activity.name.lower() + (f" {place.call}" if place.call else "")
+    cpu = f"{rank.movement.cpu_share:.0%}"
+    return (_number(rank), str(rank.pid), rank.state, cpu, does, place.text)
 
 
 def _stack_groups(snapshot: HangSnapshot) -> Iterator[RenderableType]:
@@ -116,7 +113,7 @@ def _stack_groups(snapshot: HangSnapshot) -> Iterator[RenderableType]:
         yield Text()
         yield Text(rank_list(numbers) if numbers else "rank ?", style="bold")
         for depth, line in enumerate(lines or ("no stack",)):
-            yield Text("  " + "  " * depth + line)
+            yield said("  " + "  " * depth + line)
 
 
 def _number(rank: RankProcess) -> str:

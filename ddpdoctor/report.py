@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # the report on a hang must load without pandas
     from ddpdoctor.analysis.model import Analysis, RankStats
 
 SCHEMA_VERSION = 1
+LAUNCH_CODES = "DD4"
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,23 @@ def exceeds(report: Report, fail_on: Severity | None) -> bool:
     return any(finding.severity >= fail_on for _, finding in report.findings)
 
 
-def has_verdict(report: Report) -> bool:
-    """Whether any check could look at all. Without one, the exit status must not be 0."""
-    return any(result.outcome in (Outcome.FINDINGS, Outcome.CLEAN) for result in report.results)
+def why_no_verdict(report: Report) -> str | None:
+    """The reason for which finding nothing must not be exit status 0; None where it may be.
+
+    A run is judged by what was measured of its steps. That its ranks were launched alike says
+    nothing of them.
+    """
+    if report.analysis is not None and not report.analysis.steps.counted:
+        return "no whole step was recorded on all ranks"
+    looked = [r for r in report.results if r.outcome in (Outcome.FINDINGS, Outcome.CLEAN)]
+    if report.subject == "run":
+        looked = [result for result in looked if not result.code.startswith(LAUNCH_CODES)]
+    return None if looked else "no check could judge it; the reasons are in the report"
+
+
+def crashed(report: Report) -> list[CheckResult]:
+    """Checks that ended by a fault of their own."""
+    return [result for result in report.results if result.outcome is Outcome.CRASH]
 
 
 def to_json(report: Report) -> str:
@@ -123,4 +138,4 @@ def _time(analysis: Analysis) -> dict[str, Any]:
 
 
 def _rank_time(stats: RankStats) -> dict[str, Any]:
-    return {"rank": stats.rank, "host": stats.host, "steps": stats.steps, **asdict(stats.times)}
+    return {"rank": stats.rank, "host": stats.host, "steps": stats.steps, **stats.times_by_name()}

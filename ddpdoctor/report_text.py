@@ -10,14 +10,18 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ddpdoctor.analysis.model import Analysis, PhaseTimes
+from ddpdoctor.analysis.model import Analysis, PhaseTimes, RankStats
 from ddpdoctor.checks import CheckResult, Outcome
 from ddpdoctor.findings import Evidence, Finding, Location, Severity
 from ddpdoctor.report import Report
+from ddpdoctor.terminal import Columns, said
+from ddpdoctor.wording import rank_list
 
 NOT_MEASURED = "not measured"
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold blue"}
-_COLUMNS = ("input", "forward", "backward", "wait", "transfer", "optimizer", "between", "step")
+_SPLIT = ("input", "forward", "backward", "wait", "transfer", "optimizer", "between", "step")
+_UNSPLIT = ("input", "forward", "backward", "blocked", "optimizer", "between", "step")
+_TITLES = {"blocked": "in collectives"}
 _SHOWN_RANKS = 16
 
 
@@ -29,10 +33,10 @@ def render(report: Report, console: Console, *, short: bool = False) -> None:
 def _parts(report: Report, *, short: bool) -> Iterator[RenderableType]:
     analysis = report.analysis
     if analysis is not None:
-        yield Text(_headline(analysis), style="bold")
+        yield said(_headline(analysis), style="bold")
         if not short:
             yield Text()
-            yield _time_table(analysis)
+            yield from _time_table(analysis)
         yield Text(_where_a_step_goes(analysis))
     findings = report.findings
     shown = findings[:1] if short else findings
@@ -49,40 +53,55 @@ def _headline(analysis: Analysis) -> str:
     hosts = len({stats.host for stats in analysis.ranks})
     left_out = f" (the first {steps.warmup} left out as warm-up)" if steps.warmup else ""
     return (
-        f"ddpdoctor · run {info.run_id} · {info.world_size} ranks on {hosts} "
-        f"host{'s' if hosts > 1 else ''} · {info.backend} · {steps.counted} steps counted{left_out}"
+        f"ddpdoctor · run {info.run_id} · {_counted(info.world_size, 'rank')} on "
+        f"{_counted(hosts, 'host')} · {info.backend} · "
+        f"{_counted(steps.counted, 'step')} counted{left_out}"
     )
 
 
+def _counted(count: int, name: str) -> str:
+    return f"{count} {name}{'s' * (count != 1)}"
+
+
+def _is_split(analysis: Analysis) -> bool:
+    """Whether waiting and transfer are told apart."""
+    return analysis.tables.clock.comparable
+
+
 def _where_a_step_goes(analysis: Analysis) -> str:
-    if not analysis.steps.counted:
+    total, times = analysis.step_ms, analysis.times
+    if total is None:
         return "No whole step was recorded on all ranks."
-    count = len(analysis.ranks)
-    total = analysis.step_ms
     parts = []
-    for name in _COLUMNS[:-1]:
-        values = [_milliseconds(stats.times, name) for stats in analysis.ranks]
-        known = [value for value in values if value is not None]
-        if known and sum(known) / count >= 0.005 * total:
-            parts.append(f"{name} {sum(known) / count:.1f}")
+    for name in (_SPLIT if _is_split(analysis) else _UNSPLIT)[:-1]:
+        known = [value for each in times if (value := _milliseconds(each, name)) is not None]
+        if known and sum(known) / len(times) >= 0.005 * total:
+            parts.append(f"{_TITLES.get(name, name)} {sum(known) / len(times):.1f}")
     cost = analysis.cost_ms_per_step
     own = f"; recording took {cost:.2f} ms of it" if cost is not None else ""
     return f"A step takes {total:.1f} ms on average over the ranks: {', '.join(parts)} ms{own}."
 
 
-def _time_table(analysis: Analysis) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("ms a step")
-    table.add_column("host")
-    for name in _COLUMNS:
-        table.add_column(name, justify="right")
-    table.add_column("overlapped", justify="right", style="dim")
-    for stats in analysis.ranks[:_SHOWN_RANKS]:
-        cells = [_number(_milliseconds(stats.times, name)) for name in _COLUMNS]
-        table.add_row(f"rank {stats.rank}", stats.host, *cells, _number(stats.times.overlapped_ms))
-    if len(analysis.ranks) > _SHOWN_RANKS:
-        table.add_row(f"… {len(analysis.ranks) - _SHOWN_RANKS} more ranks")
-    return table
+def _time_table(analysis: Analysis) -> Iterator[RenderableType]:
+    split = _is_split(analysis)
+    names = (*_SPLIT, "overlapped") if split else _UNSPLIT
+    measured = [stats for stats in analysis.ranks if stats.times is not None]
+    rows = tuple(_row(stats, names) for stats in measured[:_SHOWN_RANKS])
+    if rows:
+        titles = ("ms a step", "host", *(_TITLES.get(name, name) for name in names))
+        yield Columns(titles, rows, words=frozenset({"host"}), left=frozenset({"ms a step"}))
+        if not split:
+            yield Text(f"wait, transfer, overlapped: {NOT_MEASURED}", style="dim")
+    if len(measured) > _SHOWN_RANKS:
+        yield Text(f"… {len(measured) - _SHOWN_RANKS} more ranks")
+    others = [stats.rank for stats in analysis.ranks if stats.times is None]
+    if others:
+        yield Text(f"{rank_list(others)}: {NOT_MEASURED}, no step of theirs is counted")
+
+
+def _row(stats: RankStats, names: tuple[str, ...]) -> tuple[str, ...]:
+    times = [_milliseconds(stats.times, name) for name in names] if stats.times else []
+    return (f"rank {stats.rank}", stats.host, *map(_number, times))
 
 
 def _milliseconds(times: PhaseTimes, name: str) -> float | None:
@@ -96,11 +115,11 @@ def _number(value: float | None) -> str:
 
 def _finding(result: CheckResult, finding: Finding, *, short: bool) -> Iterator[RenderableType]:
     head = Text()
-    head.append(f"{result.code} {result.name}", style=_STYLES[finding.severity])
+    head.append_text(said(f"{result.code} {result.name}", style=_STYLES[finding.severity]))
     lost = f", {finding.lost_s:.1f} s lost" if finding.lost_s is not None else ""
     head.append(f"  {finding.severity.label}, {finding.confidence.value}{lost}", style="dim")
     yield head
-    yield Padding(Text(finding.message), (0, 0, 0, 2))
+    yield Padding(said(finding.message), (0, 0, 0, 2))
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim", no_wrap=True)
     rows.add_column(overflow="fold")
@@ -109,30 +128,30 @@ def _finding(result: CheckResult, finding: Finding, *, short: bool) -> Iterator[
     if not short:
         for index, evidence in enumerate(finding.evidence):
             rows.add_row("" if index else "evidence", _evidence(evidence))
-    rows.add_row("fix", Text(finding.fix))
+    rows.add_row("fix", said(finding.fix))
     yield Padding(rows, (0, 0, 0, 2))
 
 
 def _place(location: Location) -> Text:
     file = Path(location.file)
     shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
-    return Text(f"rank {location.rank}: {shown}:{location.line} in {location.function}")
+    return said(f"rank {location.rank}: {shown}:{location.line} in {location.function}")
 
 
 def _evidence(evidence: Evidence) -> Text:
     value = evidence.value
     if value is None:
-        said = NOT_MEASURED
+        shown = NOT_MEASURED
     elif isinstance(value, str):
-        said = value
+        shown = value
     else:
-        said = f"{value:,.1f}" if isinstance(value, float) and value >= 0.1 else f"{value:.4g}"
+        shown = f"{value:,.1f}" if isinstance(value, float) and value >= 0.1 else f"{value:.4g}"
     threshold = (
         f" (threshold {evidence.threshold:g})"
         if isinstance(evidence.threshold, (int, float))
         else ""
     )
-    return Text(f"{evidence.what}: {said} {evidence.unit}".rstrip() + threshold)
+    return said(f"{evidence.what}: {shown} {evidence.unit}".rstrip() + threshold)
 
 
 def _closing(report: Report, *, hidden: int, short: bool) -> Iterator[RenderableType]:
@@ -140,18 +159,18 @@ def _closing(report: Report, *, hidden: int, short: bool) -> Iterator[Renderable
         clean = sum(result.outcome is Outcome.CLEAN for result in report.results)
         yield Text(f"{clean} checks looked and found nothing.", style="green" if clean else "")
     for note in report.notes:
-        yield Text(f"note: {note}", style="dim")
+        yield said(f"note: {note}", style="dim")
     if short:
         more = f"{hidden} more finding{'s' if hidden > 1 else ''}; " if hidden > 0 else ""
-        yield Text(f"{more}all of it: ddpdoctor report {_run_path(report)}", style="dim")
+        yield said(f"{more}all of it: ddpdoctor report {_run_path(report)}", style="dim")
         return
     clean_codes = [f"{r.code} {r.name}" for r in report.results if r.outcome is Outcome.CLEAN]
     if clean_codes and report.findings:
-        yield Text(f"clean: {', '.join(clean_codes)}", style="dim")
+        yield said(f"clean: {', '.join(clean_codes)}", style="dim")
     for result in report.results:
         if result.outcome in (Outcome.SKIPPED, Outcome.CRASH):
-            said = "skipped" if result.outcome is Outcome.SKIPPED else "crashed"
-            yield Text(f"{said}: {result.code} {result.name}: {result.reason}", style="dim")
+            how = "skipped" if result.outcome is Outcome.SKIPPED else "crashed"
+            yield said(f"{how}: {result.code} {result.name}: {result.reason}", style="dim")
 
 
 def _run_path(report: Report) -> str:

@@ -7,6 +7,24 @@ from collections.abc import Sequence
 SHOWN = 6  # names in a list before the rest is counted
 
 
+def printable(text: str) -> str:
+    """The text on one line, with every character that could steer a terminal as its escape.
+
+    That are control characters, those that turn the direction of writing or show nothing, and
+    bytes of file names that are no text.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\u00a0" else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte of a file name, as Python holds it
+        return f"\\x{code - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode("ascii")
+
+
 def percent(share: float) -> str:
     """A share as a percentage; not rounded up to 100 while it is less."""
     return f"{int(share * 100 + 1e-9)} %" if share >= 0.995 else f"{share:.0%}".replace("%", " %")

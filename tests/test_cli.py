@@ -104,7 +104,7 @@ def test_a_run_without_steps_has_no_verdict(tmp_path: Path) -> None:
 
     assert done.status == 2
     assert "No whole step was recorded" in done.out
-    assert "no check could judge this run" in done.err
+    assert "no verdict on this run: no whole step was recorded on all ranks" in done.err
 
 
 def test_the_report_object_has_each_check_once(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -76,10 +77,8 @@ def test_flipped_bytes_give_a_report_or_one_error(
     folder = copy_of(sample, tmp_path_factory.mktemp("flipped"))
     change(folder / f"rank{rank:05d}.ddt", flips)
 
-    try:
+    with suppress(DdpDoctorError):
         look_at_all_of_it(folder)
-    except DdpDoctorError as error:
-        assert str(error)
 
 
 values = st.sampled_from(

@@ -80,11 +80,16 @@ def _numbers(numbers: Headline, steps: StepRange) -> Component:
             "good",
         ),
         _wait_card(numbers),
-        ("Transfer", _ms(numbers.transfer_ms), _of_step(numbers.transfer_share), "transfer"),
+        (
+            "Transfer",
+            _ms(numbers.transfer_ms),
+            _of_step(numbers, numbers.transfer_share),
+            "transfer",
+        ),
         (
             "Input, slowest rank",
             _ms(numbers.input_ms),
-            f"rank {numbers.input_rank}",
+            "" if numbers.input_rank is None else f"rank {numbers.input_rank}",
             "input",
         ),
         (
@@ -112,9 +117,14 @@ def _numbers(numbers: Headline, steps: StepRange) -> Component:
 
 
 def _wait_card(numbers: Headline) -> tuple[str, str, str, str]:
-    if numbers.wait_ms is None:
+    if numbers.wait_ms is None and numbers.blocked_ms is not None:
         return ("In collectives", _ms(numbers.blocked_ms), "wait and transfer together", "wait")
-    return ("Wait for other ranks", _ms(numbers.wait_ms), _of_step(numbers.wait_share), "wait")
+    return (
+        "Wait for other ranks",
+        _ms(numbers.wait_ms),
+        _of_step(numbers, numbers.wait_share),
+        "wait",
+    )
 
 
 def _ms(value: float | None) -> str:
@@ -125,8 +135,10 @@ def _percent(share: float | None) -> str:
     return NOT_MEASURED if share is None else f"{100 * share:.0f} %"
 
 
-def _of_step(share: float | None) -> str:
-    return "the clocks cannot be compared" if share is None else f"{100 * share:.0f} % of a step"
+def _of_step(numbers: Headline, share: float | None) -> str:
+    if share is not None:
+        return f"{100 * share:.0f} % of a step"
+    return "no step is counted" if numbers.step_ms is None else "the clocks cannot be compared"
 
 
 def _findings(report: Report, findings: list[PlacedFinding], relative: Relative) -> Component:

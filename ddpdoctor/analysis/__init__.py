@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
 from ddpdoctor.analysis.arrivals import late_arrivals
 from ddpdoctor.analysis.ending import unfinished
 from ddpdoctor.analysis.link import fit_link
-from ddpdoctor.analysis.model import Analysis, PhaseTimes, RankStats, StepRange
+from ddpdoctor.analysis.model import Analysis, LateArrivals, PhaseTimes, RankStats, StepRange
+from ddpdoctor.events import RankInfo
 from ddpdoctor.tables import STEP_PHASES, Tables, build_tables
 from ddpdoctor.tracefile import RankTrace, Run
 
@@ -17,6 +20,7 @@ __all__ = ["Analysis", "analyze"]
 WARMUP_SHARE = 0.1  # caches, allocators and clocks settle over the first steps
 WARMUP_LEAST = 2  # DDP rebuilds its buckets in the second
 WARMUP_MOST = 10
+COST_STEPS = 10  # fewer, and what recording costs once is most of what it costs a step
 _NS_PER_MS = 1e6
 
 
@@ -28,17 +32,8 @@ def analyze(run: Run) -> Analysis:
     judged = tables.clock.comparable and steps.counted > 0
     late = late_arrivals(run, tables, steps) if judged else {}
     link = fit_link(tables, steps, run.info.world_size) if judged else None
-    ranks = tuple(
-        RankStats(
-            trace.info.rank,
-            trace.info.host,
-            int((counted["rank"] == trace.info.rank).sum()),
-            _phase_times(counted[counted["rank"] == trace.info.rank], tables),
-            late.get(trace.info.rank),
-        )
-        for trace in run.ranks
-    )
-    return Analysis(
+    ranks = tuple(_stats(trace.info, counted, tables, late) for trace in run.ranks)
+    analysis = Analysis(
         run,
         tables,
         run.info.world_size,
@@ -48,6 +43,15 @@ def analyze(run: Run) -> Analysis:
         tuple(unfinished(run, tables)),
         _recorder_cost(run.ranks),
     )
+    return analysis if _is_cost_of_a_step(analysis) else replace(analysis, cost_ms_per_step=None)
+
+
+def _stats(
+    info: RankInfo, counted: pd.DataFrame, tables: Tables, late: dict[int, LateArrivals]
+) -> RankStats:
+    own = counted[counted["rank"] == info.rank]
+    times = _phase_times(own, tables) if len(own) else None
+    return RankStats(info.rank, info.host, len(own), times, late.get(info.rank))
 
 
 def _counted_steps(steps: pd.DataFrame) -> StepRange:
@@ -68,7 +72,7 @@ def _within(steps: pd.DataFrame, counted: StepRange) -> pd.DataFrame:
 
 def _phase_times(steps: pd.DataFrame, tables: Tables) -> PhaseTimes:
     def mean_ms(column: str) -> float:
-        return float(steps[column].mean()) / _NS_PER_MS if len(steps) else 0.0
+        return float(steps[column].mean()) / _NS_PER_MS
 
     spent = {phase.label: mean_ms(f"{phase.label}_ns") for phase in STEP_PHASES}
     split = tables.clock.comparable
@@ -85,6 +89,14 @@ def _phase_times(steps: pd.DataFrame, tables: Tables) -> PhaseTimes:
         overlapped_ms=mean_ms("overlapped_ns") if split else None,
         run_queue_ms=mean_ms("run_queue_ns"),
     )
+
+
+def _is_cost_of_a_step(analysis: Analysis) -> bool:
+    """Over few steps it is the cost of beginning to record, and says nothing of a step."""
+    cost_ms, step_ms = analysis.cost_ms_per_step, analysis.step_ms
+    if cost_ms is None or step_ms is None:
+        return False
+    return analysis.steps.counted >= COST_STEPS and cost_ms <= step_ms
 
 
 def _recorder_cost(ranks: tuple[RankTrace, ...]) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from ddpdoctor.events import Phase
 from ddpdoctor.findings import Location
@@ -62,13 +62,21 @@ class LateArrivals:
 
 @dataclass(frozen=True)
 class RankStats:
-    """One rank over the counted steps. `late` is None where arrivals cannot be compared."""
+    """One rank over the counted steps.
+
+    `times` is None where none of its steps is counted: then nothing of it was measured. `late` is
+    None where arrivals cannot be compared.
+    """
 
     rank: int
     host: str
     steps: int
-    times: PhaseTimes
+    times: PhaseTimes | None
     late: LateArrivals | None
+
+    def times_by_name(self) -> dict[str, float | None]:
+        """All terms; each is None where nothing was measured."""
+        return {field.name: getattr(self.times, field.name, None) for field in fields(PhaseTimes)}
 
 
 @dataclass(frozen=True)
@@ -112,15 +120,20 @@ class Analysis:
     ranks: tuple[RankStats, ...]
     link: LinkFit | None
     unfinished: tuple[str, ...]  # how the record ends, where nobody closed it
-    cost_ms_per_step: float | None  # what the recorder itself took, mean over ranks
+    cost_ms_per_step: float | None  # what the recorder itself took, mean over ranks; see analyze
 
     @property
-    def missing_ranks(self) -> tuple[int, ...]:
-        """Ranks of the job whose file is not in the run folder."""
-        present = {rank.info.rank for rank in self.run.ranks}
-        return tuple(rank for rank in range(self.world_size) if rank not in present)
+    def has_all_ranks(self) -> bool:
+        """Whether every rank of the job was read."""
+        return len(self.run.ranks) == self.world_size
 
     @property
-    def step_ms(self) -> float:
+    def times(self) -> tuple[PhaseTimes, ...]:
+        """Of the ranks that were measured."""
+        return tuple(rank.times for rank in self.ranks if rank.times is not None)
+
+    @property
+    def step_ms(self) -> float | None:
         """Mean step of the job: ranks of one job share it, so the mean over ranks."""
-        return sum(rank.times.step_ms for rank in self.ranks) / len(self.ranks)
+        steps = [times.step_ms for times in self.times]
+        return sum(steps) / len(steps) if steps else None

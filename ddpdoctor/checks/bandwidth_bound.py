@@ -42,23 +42,25 @@ def bandwidth_bound(run: Analysis) -> Iterator[Finding]:
         raise NotEnoughData("a single rank sends nothing")
     if run.steps.counted < STEPS_NEEDED:
         raise NotEnoughData(f"{run.steps.counted} steps after warm-up; {STEPS_NEEDED} are needed")
-    transfers = [stats.times.transfer_ms for stats in run.ranks]
-    if run.link is None or any(transfer is None for transfer in transfers):
+    transfers = [times.transfer_ms for times in run.times]
+    step_ms = run.step_ms
+    if run.link is None or step_ms is None or any(transfer is None for transfer in transfers):
         raise NotEnoughData("transfer is not measured: clocks differ, or no all-reduce was seen")
-    if run.missing_ranks:
+    if not run.has_all_ranks or len(run.times) < len(run.ranks):
         raise NotEnoughData("ranks are missing, so their lateness would be taken for transfer")
     if run.link.latency_share is None:
         raise NotEnoughData("no small message in the run tells latency from bandwidth")
     # The least is what every rank pays; the rest of a larger one is another rank's late return.
     transfer_ms = min(transfer for transfer in transfers if transfer is not None)
     bytes_ms = transfer_ms * (1 - run.link.latency_share)
-    share = bytes_ms / run.step_ms
+    share = bytes_ms / step_ms
     grows_with_bytes = 1 - run.link.latency_share > BETA_EXPLAINS
     if share >= SHARE_WARNING and bytes_ms >= LEAST_MS and grows_with_bytes:
-        yield _finding(run, run.link, bytes_ms, share)
+        yield _finding(run, run.link, bytes_ms, step_ms)
 
 
-def _finding(run: Analysis, link: LinkFit, bytes_ms: float, share: float) -> Finding:
+def _finding(run: Analysis, link: LinkFit, bytes_ms: float, step_ms: float) -> Finding:
+    share = bytes_ms / step_ms
     hosts = tuple(sorted({stats.host for stats in run.ranks}))
     by_cpu = _moved_by_the_cpu(run)
     megabytes = link.bytes_per_step / 1e6
@@ -66,10 +68,10 @@ def _finding(run: Analysis, link: LinkFit, bytes_ms: float, share: float) -> Fin
         severity=_severity(share, by_cpu=by_cpu),
         confidence=Confidence.LIKELY,
         message=(
-            f"the step waits {bytes_ms:.1f} ms of {run.step_ms:.1f} ms ({percent(share)}) for "
+            f"the step waits {bytes_ms:.1f} ms of {step_ms:.1f} ms ({percent(share)}) for "
             f"{megabytes:.1f} MB of gradients to move, at {link.busbw_gb_per_s or 0:.3f} GB/s"
         ),
-        fix=_fix_of_cpu(run) if by_cpu else _fix_of_link(run, link, bytes_ms),
+        fix=_fix_of_cpu(run) if by_cpu else _fix_of_link(link, bytes_ms, step_ms),
         hosts=hosts,
         steps=((run.steps.first_sync, run.steps.last_sync),),
         evidence=tuple(_evidence(run, link, bytes_ms, share)),
@@ -84,7 +86,7 @@ def _evidence(run: Analysis, link: LinkFit, bytes_ms: float, share: float) -> It
     yield Evidence("bytes reduced per step", link.bytes_per_step, "B")
     yield Evidence("collectives per step", link.collectives_per_step)
     yield Evidence("a small message takes (alpha)", link.alpha_ms, "ms")
-    overlapped = [stats.times.overlapped_ms or 0.0 for stats in run.ranks]
+    overlapped = [times.overlapped_ms or 0.0 for times in run.times]
     yield Evidence("communication hidden behind compute", sum(overlapped) / len(overlapped), "ms")
     yield Evidence("backend", run.run.info.backend)
 
@@ -113,13 +115,13 @@ def _fix_of_cpu(run: Analysis) -> str:
     )
 
 
-def _fix_of_link(run: Analysis, link: LinkFit, bytes_ms: float) -> str:
-    halved_ms = run.step_ms - bytes_ms * COMPRESSION
+def _fix_of_link(link: LinkFit, bytes_ms: float, step_ms: float) -> str:
+    halved_ms = step_ms - bytes_ms * COMPRESSION
     speed = f"{link.busbw_gb_per_s:.3f} GB/s" if link.busbw_gb_per_s is not None else "this rate"
     return (
         f"If {speed} is below what the network should give, check first which interface is used "
         "(GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME). Else halve the bytes: "
         "model.register_comm_hook(None, "
         f"default_hooks.fp16_compress_hook) brings a step to about {halved_ms:.1f} ms of "
-        f"{run.step_ms:.1f} ms; or reduce only every N-th micro-batch (model.no_sync())."
+        f"{step_ms:.1f} ms; or reduce only every N-th micro-batch (model.no_sync())."
     )

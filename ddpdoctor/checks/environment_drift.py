@@ -13,12 +13,14 @@ What to do
     launcher and not in a shell profile of one host.
 
 When it is wrong
-    Variables that differ by design (rank numbers, the visible devices, anything that names the
-    host) are not compared. Code that a rank loads later than the first DDP model is not seen.
+    Variables that differ by design are not compared: rank numbers, the visible devices, what names
+    the host or a place to write to, and values that differ only by the rank's own number. Code
+    that a rank loads later than the first DDP model is not seen.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,6 +41,8 @@ DIFFERS_BY_DESIGN: Final = frozenset(
     }
 )  # fmt: skip
 SLURM_DIFFERS: Final = "SLURM_"  # node, task and step identities
+PLACES: Final = ("_DIR", "_FILE", "_PATH", "_FOLDER", "_PREFIX")  # where to write, not what to do
+_NUMBER: Final = re.compile(r"([0-9]{1,9})")  # longer is no rank, and may be too long for int()
 NOT_SET: Final = "(not set)"
 
 
@@ -92,15 +96,36 @@ def _differences(infos: list[RankInfo]) -> Iterator[_Difference]:
             if kind == "code" and not all(name in values for values in facts.values()):
                 continue  # a module that only some ranks have imported so far is no other code
             values = {rank: own.get(name, NOT_SET) for rank, own in facts.items()}
-            if len(set(values.values())) > 1:
+            if len(set(values.values())) > 1 and not _follows_rank(values, infos):
                 yield _Difference(kind, name, values)
+
+
+def _follows_rank(values: dict[int, str], infos: list[RankInfo]) -> bool:
+    """Whether the values are one, but for numbers that are each rank's own or its local one.
+
+    Of two ranks a bare 0 and 1 may as well be off and on, so they count as different.
+    """
+    if len(infos) == 2 and all(value.isdecimal() for value in values.values()):
+        return False
+    parts = [_NUMBER.split(values[info.rank]) for info in infos]  # text, number, text, …
+    if len({len(own) for own in parts}) > 1:
+        return False
+    own_numbers = ([info.rank for info in infos], [info.local_rank for info in infos])
+    for index, column in enumerate(zip(*parts, strict=True)):
+        if len(set(column)) > 1 and (
+            index % 2 == 0 or [int(number) for number in column] not in own_numbers
+        ):
+            return False
+    return True
 
 
 def _comparable(environment: dict[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environment.items()
-        if name not in DIFFERS_BY_DESIGN and not name.startswith(SLURM_DIFFERS)
+        if name not in DIFFERS_BY_DESIGN
+        and not name.startswith(SLURM_DIFFERS)
+        and not name.endswith(PLACES)
     }
 
 

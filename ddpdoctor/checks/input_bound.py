@@ -24,7 +24,7 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from ddpdoctor.analysis.model import Analysis, RankStats
+from ddpdoctor.analysis.model import Analysis, PhaseTimes
 from ddpdoctor.checks import NotEnoughData, trace_check
 from ddpdoctor.events import HotLine, LoaderInfo, Phase
 from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
@@ -45,39 +45,40 @@ def input_bound(run: Analysis) -> Iterator[Finding]:
     loaders = {trace.info.rank: trace.loaders for trace in run.run.ranks}
     if not any(loaders.values()):
         raise NotEnoughData("no torch DataLoader feeds the training, so input wait is not measured")
-    least = min(run.ranks, key=lambda stats: stats.times.input_ms)
-    share = least.times.input_ms / least.times.step_ms
-    if share < SHARE_WARNING or least.times.input_ms < LEAST_MS:
-        return
-    yield _finding(run, least, share)
+    measured = {stats.rank: stats.times for stats in run.ranks if stats.times is not None}
+    least = min(measured, key=lambda rank: measured[rank].input_ms)
+    share = measured[least].input_ms / measured[least].step_ms
+    if share >= SHARE_WARNING and measured[least].input_ms >= LEAST_MS:
+        yield _finding(run, measured, least)
 
 
-def _finding(run: Analysis, least: RankStats, share: float) -> Finding:
-    trace = next(trace for trace in run.run.ranks if trace.info.rank == least.rank)
-    loader = min(trace.loaders.values(), key=lambda loader: loader.loader)
+def _finding(run: Analysis, measured: dict[int, PhaseTimes], least: int) -> Finding:
+    times = measured[least]
+    share = times.input_ms / times.step_ms
+    trace = next(trace for trace in run.run.ranks if trace.info.rank == least)
+    loader = trace.loaders[min(trace.loaders)] if trace.loaders else None
     counted = run.tables.steps["sync"].between(run.steps.first_sync, run.steps.last_sync)
-    own = run.tables.steps[counted & (run.tables.steps["rank"] == least.rank)]
-    ranks = tuple(stats.rank for stats in run.ranks)
+    own = run.tables.steps[counted & (run.tables.steps["rank"] == least)]
     return Finding(
         severity=Severity.ERROR if share >= SHARE_ERROR else Severity.WARNING,
         confidence=Confidence.CERTAIN,
         message=(
-            f"every rank waits for its input: at least {least.times.input_ms:.1f} ms of "
-            f"{least.times.step_ms:.1f} ms a step ({percent(share)})"
+            f"every rank waits for its input: at least {times.input_ms:.1f} ms of "
+            f"{times.step_ms:.1f} ms a step ({percent(share)})"
         ),
-        fix=_fix(loader, least, trace.info.cpus),
-        culprits=ranks,
+        fix=_fix(loader, times, trace.info.cpus),
+        culprits=tuple(measured),
         hosts=tuple(sorted({stats.host for stats in run.ranks})),
         steps=((run.steps.first_sync, run.steps.last_sync),),
         evidence=(
-            Evidence("least input wait of any rank", least.times.input_ms, "ms"),
+            Evidence("least input wait of any rank", times.input_ms, "ms"),
             Evidence("its median over the steps", float(own["input_ns"].median()) / 1e6, "ms"),
             Evidence("share of the step", 100 * share, "%", 100 * SHARE_WARNING),
-            Evidence("workers of the loader", loader.workers),
+            Evidence("workers of the loader", loader.workers if loader else None),
             Evidence("CPUs that the rank may use", trace.info.cpus),
         ),
-        lost_s=least.times.input_ms * run.steps.counted / 1e3,
-        where=_where(least.rank, trace.hot_lines),
+        lost_s=times.input_ms * run.steps.counted / 1e3,
+        where=_where(least, trace.hot_lines),
     )
 
 
@@ -90,11 +91,13 @@ def _where(rank: int, lines: tuple[HotLine, ...]) -> tuple[Location, ...]:
     return (Location(rank, site.file, site.line, site.function),)
 
 
-def _fix(loader: LoaderInfo, stats: RankStats, cpus: int | None) -> str:
-    rest_ms = stats.times.step_ms - stats.times.input_ms
-    at_best = f" At best a step takes {rest_ms:.1f} ms instead of {stats.times.step_ms:.1f} ms."
+def _fix(loader: LoaderInfo | None, times: PhaseTimes, cpus: int | None) -> str:
+    rest_ms = times.step_ms - times.input_ms
+    at_best = f" At best a step takes {rest_ms:.1f} ms instead of {times.step_ms:.1f} ms."
+    if loader is None:
+        return f"Give the loader more workers (num_workers), or cheaper samples.{at_best}"
     if loader.workers == 0:
-        wanted = max(1, math.ceil(stats.times.input_ms / max(rest_ms, 1e-3)))
+        wanted = max(1, math.ceil(times.input_ms / max(rest_ms, 1e-3)))
         hidden = f"DataLoader(..., num_workers={wanted}, persistent_workers=True)"
         enough = _enough_cpus(wanted, cpus)
         return f"The batches are made by the training thread itself: use {hidden}{enough}.{at_best}"

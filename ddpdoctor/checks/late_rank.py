@@ -19,12 +19,15 @@ What to do
 When it is wrong
     Two ranks that are late by the same amount hide each other: the delay caused by the last one is
     then small. Batches of uneven size make ranks late in turn; then none stands out here. A rank
-    that waits for a CPU is held up by its host, not by its work: it is reported as info.
+    that waits for a CPU is held up by its host, not by its work: it is reported as info. So is a
+    lateness of which the rank's phases do not show even half; one that is spread over phases is a
+    warning at most.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum
 from typing import Final
 
 from ddpdoctor.analysis.model import Analysis, LateArrivals, PhaseExcess, RankStats
@@ -39,6 +42,7 @@ STEP_SHARE_WARNING: Final = 0.05  # a smaller gain would drown in step-to-step n
 STEP_SHARE_ERROR: Final = 0.20
 LEAST_DELAY_MS: Final = 1.0  # scheduling noise of a busy host; nobody trains for less
 ORIGIN_COVERS: Final = 0.80  # share of the lateness a phase must explain to be named
+PHASES_EXPLAIN: Final = 0.5  # with less of it in phases, the lateness is not of the rank's work
 QUEUE_EXPLAINS: Final = 0.5  # with half of it spent waiting for a CPU, the rank's work is not slow
 SAMPLES_AGREE: Final = 5  # stack samples in excess before the second witness counts
 
@@ -91,8 +95,10 @@ def late_rank(run: Analysis) -> Iterator[Finding]:
     if not any(stats.late for stats in run.ranks):
         raise NotEnoughData("arrivals cannot be compared: ranks are missing or their clocks differ")
     for stats in run.ranks:
-        if stats.late is not None and _stands_out(stats.late, stats.times.step_ms, run.world_size):
-            yield _finding(stats, stats.late, run)
+        if stats.late is None or stats.times is None:
+            continue
+        if _stands_out(stats.late, stats.times.step_ms, run.world_size):
+            yield _finding(stats, stats.late, stats.times.step_ms, run)
 
 
 def _stands_out(late: LateArrivals, step_ms: float, world_size: int) -> bool:
@@ -106,28 +112,52 @@ def _stands_out(late: LateArrivals, step_ms: float, world_size: int) -> bool:
     )
 
 
-def _finding(stats: RankStats, late: LateArrivals, run: Analysis) -> Finding:
-    step_share = late.caused_delay_ms / stats.times.step_ms
+class Origin(Enum):
+    """What is known of where a lateness comes from."""
+
+    SEEN = "a phase covers it, and stack samples agree"
+    NAMED = "a phase covers it"
+    SPREAD = "phases together explain it"
+    UNKNOWN = "most of it is in no phase of the rank"
+    STARVED = "the rank is ready to run and has no CPU"
+
+
+def _origin(late: LateArrivals) -> Origin:
     top = late.excesses[0]
-    starved = late.run_queue_ms >= QUEUE_EXPLAINS * late.lateness_ms
-    named = top.coverage >= ORIGIN_COVERS and not starved
-    seen = named and top.samples >= SAMPLES_AGREE
-    origin = "no single phase explains it"
-    if starved:
-        origin = f"for {late.run_queue_ms:.1f} ms of it the rank is ready to run and has no CPU"
-    elif named:
-        origin = f"it comes from {_ORIGINS[top.phase]}"
+    if late.run_queue_ms >= QUEUE_EXPLAINS * late.lateness_ms:
+        return Origin.STARVED
+    if top.coverage >= ORIGIN_COVERS:
+        return Origin.SEEN if top.samples >= SAMPLES_AGREE else Origin.NAMED
+    explained_ms = sum(max(0.0, excess.excess_ms) for excess in late.excesses)
+    return Origin.SPREAD if explained_ms >= PHASES_EXPLAIN * late.lateness_ms else Origin.UNKNOWN
+
+
+def _said(origin: Origin, late: LateArrivals) -> str:
+    if origin is Origin.STARVED:
+        return f"for {late.run_queue_ms:.1f} ms of it the rank is ready to run and has no CPU"
+    if origin in (Origin.SEEN, Origin.NAMED):
+        return f"it comes from {_ORIGINS[late.excesses[0].phase]}"
+    if origin is Origin.SPREAD:
+        return "no single phase explains it"
+    return "its phases do not explain even half of it"
+
+
+def _finding(stats: RankStats, late: LateArrivals, step_ms: float, run: Analysis) -> Finding:
+    step_share = late.caused_delay_ms / step_ms
+    top = late.excesses[0]
+    origin = _origin(late)
+    seen, starved = origin is Origin.SEEN, origin is Origin.STARVED
     where = (top.where,) if seen and top.where is not None else ()
     return Finding(
-        severity=_severity(step_share, starved=starved),
-        confidence=_confidence(named=named, seen=seen),
+        severity=_severity(step_share, origin),
+        confidence=_confidence(origin),
         message=(
             f"rank {stats.rank} on {stats.host} arrives last in {percent(late.last_share)} "
             f"of steps, and "
-            f"the job waits {late.caused_delay_ms:.1f} ms of {stats.times.step_ms:.1f} ms a "
-            f"step for it; {origin}"
+            f"the job waits {late.caused_delay_ms:.1f} ms of {step_ms:.1f} ms a "
+            f"step for it; {_said(origin, late)}"
         ),
-        fix=_fix_of_host(stats) if starved else _fix(stats, late, run),
+        fix=_fix_of_host(stats) if starved else _fix(stats, late, step_ms),
         culprits=(stats.rank,),
         victims=tuple(other.rank for other in run.ranks if other.rank != stats.rank),
         hosts=(stats.host,),
@@ -138,10 +168,15 @@ def _finding(stats: RankStats, late: LateArrivals, run: Analysis) -> Finding:
     )
 
 
-def _severity(step_share: float, *, starved: bool) -> Severity:
-    """A rank that other processes keep from the CPU is a disturbed measurement, not a slow rank."""
-    if starved:
+def _severity(step_share: float, origin: Origin) -> Severity:
+    """A rank that other processes keep from the CPU is a disturbed measurement, not a slow rank.
+
+    So is, on a busy host, a lateness that the rank's own phases do not show.
+    """
+    if origin in (Origin.STARVED, Origin.UNKNOWN):
         return Severity.INFO
+    if origin is Origin.SPREAD:
+        return Severity.WARNING
     return Severity.ERROR if step_share >= STEP_SHARE_ERROR else Severity.WARNING
 
 
@@ -154,10 +189,10 @@ def _fix_of_host(stats: RankStats) -> str:
     )
 
 
-def _confidence(*, named: bool, seen: bool) -> Confidence:
-    if seen:
+def _confidence(origin: Origin) -> Confidence:
+    if origin is Origin.SEEN:
         return Confidence.CERTAIN
-    return Confidence.LIKELY if named else Confidence.POSSIBLE
+    return Confidence.LIKELY if origin is Origin.NAMED else Confidence.POSSIBLE
 
 
 def _evidence(late: LateArrivals, top: PhaseExcess, step_share: float) -> Iterator[Evidence]:
@@ -173,10 +208,10 @@ def _evidence(late: LateArrivals, top: PhaseExcess, step_share: float) -> Iterat
     yield Evidence(f"stack samples in {label} beyond the others'", top.samples, "", SAMPLES_AGREE)
 
 
-def _fix(stats: RankStats, late: LateArrivals, run: Analysis) -> str:
+def _fix(stats: RankStats, late: LateArrivals, step_ms: float) -> str:
     top = late.excesses[0]
-    after_ms = stats.times.step_ms - late.caused_delay_ms
-    gain = f" A step would take {after_ms:.1f} ms instead of {stats.times.step_ms:.1f} ms."
+    after_ms = step_ms - late.caused_delay_ms
+    gain = f" A step would take {after_ms:.1f} ms instead of {step_ms:.1f} ms."
     if top.coverage >= ORIGIN_COVERS:
         return _FIXES[top.phase].format(rank=stats.rank, excess=top.excess_ms) + gain
     parts = ", ".join(f"{e.phase.label} {e.excess_ms:+.1f} ms" for e in late.excesses[:3])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+
+import pytest
 
 from ddpdoctor.checks import Outcome
 from ddpdoctor.findings import Severity
-from ddpdoctor.tracefile import Run
+from ddpdoctor.tracefile import RankTrace, Run
 from tests.builders import StepTimes, result_of, simulate, with_ranks
 
 
@@ -63,6 +66,74 @@ def test_rank_numbers_and_interfaces_may_differ() -> None:
     by_design = {"RANK": "1", "LOCAL_RANK": "1", "GLOO_SOCKET_IFNAME": "eth1", "SLURM_PROCID": "1"}
 
     assert result_of("DD404", run_where(2, 1, environment=by_design)).outcome is Outcome.CLEAN
+
+
+def run_with(**environments: Callable[[int], str]) -> Run:
+    """A run of four ranks, two a host, in which each variable is what its rank makes of it."""
+
+    def change(trace: RankTrace) -> RankTrace:
+        rank = trace.info.rank
+        environment = {name: value(rank) for name, value in environments.items()}
+        return replace(
+            trace, info=replace(trace.info, local_rank=rank % 2, environment=environment)
+        )
+
+    return with_ranks(simulate(lambda r, s: StepTimes(), 4, 12), change)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "CUDA_CACHE_PATH", "TORCH_EXTENSIONS_DIR", "OMP_X_PREFIX"],
+)
+def test_places_to_write_to_may_differ(name: str) -> None:
+    run = run_with(**{name: lambda rank: f"/scratch/{'abcd'[rank]}"})
+
+    assert result_of("DD404", run).outcome is Outcome.CLEAN
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda rank: f"cache-of-{rank}-of-4",
+        lambda rank: f"cache-of-{rank:03d}",
+        lambda rank: f"cuda:{rank % 2}",
+        lambda rank: f"rank {rank}, local {rank % 2}, port 2950{0}",
+        str,
+    ],
+)
+def test_values_that_differ_by_the_ranks_own_number_are_alike(value) -> None:
+    run = run_with(TORCH_WHAT=value)
+
+    assert result_of("DD404", run).outcome is Outcome.CLEAN
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda rank: f"cache-{rank * 2}",  # not the rank's number
+        lambda rank: f"{'abcd'[rank]}-{rank}",  # more than the number differs
+        lambda rank: "4" if rank else "8",
+        lambda rank: "9" * 5000 if rank else "1",
+        lambda rank: f"level{rank}" if rank else "level",
+    ],
+)
+def test_other_differences_are_found(value) -> None:
+    run = run_with(OMP_WHAT=value)
+
+    assert result_of("DD404", run).outcome is Outcome.FINDINGS
+
+
+def test_off_and_on_is_no_rank_number() -> None:
+    run = run_where(2, 1, environment={"NCCL_IB_DISABLE": "1"})
+    run = with_ranks(
+        run,
+        lambda trace: replace(
+            trace,
+            info=replace(trace.info, environment={"NCCL_IB_DISABLE": str(trace.info.rank)}),
+        ),
+    )
+
+    assert result_of("DD404", run).outcome is Outcome.FINDINGS
 
 
 def test_a_module_that_only_one_rank_imported_is_no_other_code() -> None:
