@@ -157,7 +157,9 @@ def _evidence(evidence: Evidence) -> Text:
 def _closing(report: Report, *, hidden: int, short: bool) -> Iterator[RenderableType]:
     if not report.findings:
         clean = sum(result.outcome is Outcome.CLEAN for result in report.results)
-        yield Text(f"{clean} checks looked and found nothing.", style="green" if clean else "")
+        yield Text(
+            f"{_counted(clean, 'check')} looked and found nothing.", style="green" if clean else ""
+        )
     for note in report.notes:
         yield said(f"note: {note}", style="dim")
     if short:

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpdoctor.analysis import analyze
-from ddpdoctor.events import Phase
+from ddpdoctor.events import Flag, Kind, Phase
+from ddpdoctor.factsfile import RecorderCost
 from ddpdoctor.matching import _second_largest_before
 from ddpdoctor.tables import _covering, _union, build_tables
-from ddpdoctor.tracefile import Run
-from tests.builders import StepTimes, simulate, with_ranks
+from ddpdoctor.tracefile import RankTrace, Run
+from tests.builders import MS, StepTimes, simulate, with_ranks
 
 TERMS = [
     "input_ns",
@@ -109,6 +110,70 @@ def test_known_times_come_back_in_their_own_terms() -> None:
     assert culprit.wait_ms == pytest.approx(0)
     assert culprit.overlapped_ms == pytest.approx(2)  # its first bucket, hidden behind backward
     assert victim.step_ms == culprit.step_ms == pytest.approx(52, abs=0.1)
+
+
+def failed_on_rank_1(trace: RankTrace) -> RankTrace:
+    """Its third collective raised: 30 ms after the others had arrived, and ended at once."""
+    detail = trace.detail.copy()
+    if trace.info.rank == 1:
+        row = np.flatnonzero(detail["kind"] == Kind.COLLECTIVE)[2]
+        detail["flags"][row] |= Flag.FAILED
+        detail["begin_ns"][row] += 30 * MS
+        detail["end_ns"][row] = detail["begin_ns"][row] + 1
+    return replace(trace, detail=detail)
+
+
+def test_a_collective_that_raised_takes_no_part_in_arrivals() -> None:
+    run = with_ranks(simulate(lambda r, s: StepTimes(), 3, 4), failed_on_rank_1)
+
+    table = build_tables(run).collectives.set_index(["seq", "rank"])
+
+    assert table.loc[2, "complete"].tolist() == [False, False, False]
+    assert table.loc[2, "last_rank"].tolist()[1] == 1  # by itself
+    assert 1 not in table.loc[2, "last_rank"].tolist()[::2]
+    assert table.loc[2, "caused_ns"].tolist() == [0, 0, 0]
+    assert (table.loc[2, "wait_ns"] <= 1000).all()  # nobody is said to wait for it
+    assert table.loc[(2, 1), "transfer_ns"] == -1
+    assert table["complete"].sum() == len(table) - 3
+
+
+def test_who_stands_in_a_collective_that_failed_elsewhere_is_said() -> None:
+    run = with_ranks(simulate(lambda r, s: StepTimes(), 2, 4), failed_on_rank_1)
+
+    def still_in_it(trace: RankTrace) -> RankTrace:
+        detail = trace.detail.copy()
+        if trace.info.rank == 0:
+            detail["end_ns"][np.flatnonzero(detail["kind"] == Kind.COLLECTIVE)[2]] = 0
+        return replace(trace, detail=detail, closed=False)
+
+    sentences = analyze(with_ranks(run, still_in_it)).unfinished
+
+    assert sentences[1] == (
+        "rank 0 stands in all_reduce (number 2 of its group), which failed on rank 1"
+    )
+
+
+def test_a_group_whose_facts_are_lost_is_not_matched() -> None:
+    run = with_ranks(
+        simulate(lambda r, s: StepTimes(), 2, 4),
+        lambda trace: replace(trace, groups=trace.groups if trace.info.rank else ()),
+    )
+
+    assert not build_tables(run).collectives["complete"].any()
+
+
+@pytest.mark.parametrize(
+    ("steps", "cost_ms", "said"), [(40, 0.5, 0.5), (8, 0.5, None), (40, 500, None)]
+)
+def test_the_cost_of_recording_is_said_where_it_is_one_of_a_step(
+    steps: int, cost_ms: float, said: float | None
+) -> None:
+    cost = RecorderCost(int(cost_ms * steps * MS), steps)
+    run = with_ranks(
+        simulate(lambda r, s: StepTimes(), steps=steps), lambda trace: replace(trace, cost=cost)
+    )
+
+    assert analyze(run).cost_ms_per_step == said
 
 
 def test_warm_up_steps_are_left_out_and_counted() -> None:

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ddpdoctor.checks import Outcome
 from ddpdoctor.events import Phase
 from ddpdoctor.findings import Severity
-from tests.builders import LINE, StepTimes, result_of, simulate, with_loader, with_samples
+from tests.builders import (
+    LINE,
+    StepTimes,
+    result_of,
+    simulate,
+    with_loader,
+    with_ranks,
+    with_samples,
+)
 
 
 def all_wait(ms: float):
     return simulate(lambda rank, step: StepTimes(input=ms))
+
+
+def test_a_rank_whose_loader_is_not_known_can_be_the_one_with_the_least() -> None:
+    run = with_loader(simulate(lambda rank, step: StepTimes(input=20 + rank)))
+    run = with_ranks(
+        run, lambda trace: replace(trace, loaders={} if trace.info.rank == 0 else trace.loaders)
+    )
+
+    (finding,) = result_of("DD301", run).findings
+
+    assert finding.culprits == (0, 1)
 
 
 def test_a_loader_without_workers_that_takes_half_the_step() -> None:

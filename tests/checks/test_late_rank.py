@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from ddpdoctor.checks import Outcome
@@ -58,9 +59,38 @@ def test_a_lateness_spread_over_phases_has_no_named_origin() -> None:
 
     (finding,) = result_of("DD101", simulate(times)).findings
 
+    assert finding.severity is Severity.WARNING  # 50 ms of 77 would be an error with an origin
     assert finding.confidence is Confidence.POSSIBLE
     assert "no single phase explains it" in finding.message
     assert "Measure next" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("explained_ms", "severity"), [(24, Severity.WARNING), (10, Severity.INFO)]
+)
+def test_a_lateness_that_its_phases_do_not_show_is_a_hint(
+    explained_ms: float, severity: Severity
+) -> None:
+    """The rest of 40 ms goes by while the rank stands in a call of its own, which is no phase."""
+
+    def in_a_call_of_its_own(trace):
+        if trace.info.rank == 0:
+            return trace
+        detail = trace.detail
+        forwards = (detail["kind"] == Kind.SPAN) & (detail["code"] == Phase.FORWARD)
+        stands = detail[forwards].copy()
+        stands["code"] = Phase.BLOCKED
+        stands["begin_ns"] += int((5 + explained_ms) * MS)
+        stands["depth"] = 1
+        stands["commit"] += len(detail)
+        return replace(trace, detail=np.concatenate([detail, stands]))
+
+    run = with_ranks(simulate(late_by(40, "forward")), in_a_call_of_its_own)
+
+    (finding,) = result_of("DD101", run).findings
+
+    assert finding.severity is severity
+    assert finding.confidence is Confidence.POSSIBLE
 
 
 def test_a_rank_that_has_no_cpu_is_a_disturbed_measurement() -> None:
