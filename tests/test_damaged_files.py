@@ -81,6 +81,19 @@ def test_flipped_bytes_give_a_report_or_one_error(
         look_at_all_of_it(folder)
 
 
+@pytest.mark.parametrize("sample", ["repeated-samples", "input-bound"])
+@given(flips=flips, every=st.booleans())
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_flipped_bytes_in_facts_give_a_report(
+    sample: str, flips: dict[int, int], every: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = copy_of(sample, tmp_path_factory.mktemp("facts"))
+    for path in sorted(folder.glob("*.jsonl"))[: None if every else 1]:
+        change(path, flips)
+
+    look_at_all_of_it(folder)
+
+
 values = st.sampled_from(
     [0, 1, 2, 5, 2**15, 2**16 - 1, 2**31, 2**32 - 1, 2**40, 2**62, 2**63 - 1, -1, -(2**63)]
 )
