@@ -113,6 +113,11 @@ def load_run(path: str | os.PathLike[str] | None = None) -> Run:
             errors.append(error)
     if not read:
         raise errors[0] if errors else NotARun(f"{folder}: its rank files are gone")
+    return _joined(folder, read, errors)
+
+
+def _joined(folder: Path, read: list[tuple[Header, RankTrace]], errors: list[BadTraceFile]) -> Run:
+    """The ranks of one run, each once; the first file says which run it is."""
     info = read[0][0].run
     problems = [str(error) for error in errors]
     by_rank: dict[int, RankTrace] = {}
