@@ -14,6 +14,7 @@ SCHEMA_VERSION: Final = 1
 MAGIC: Final = b"DDPDOC\x00\x01"
 PREAMBLE: Final = struct.Struct("<8sII")  # magic, schema version, length of the JSON header
 HEADER_SPACE: Final = 64 * 1024  # bytes before the first region
+GENERATION_OFFSET: Final = HEADER_SPACE - 8  # u64: odd while the writer moves records
 
 DETAIL_FIELDS: Final = (
     # (name, struct code, meaning)
@@ -36,8 +37,10 @@ DETAIL_FIELDS: Final = (
     ("nbytes", "Q"),
 )
 DETAIL_RECORD: Final = struct.Struct("<" + "".join(code for _, code in DETAIL_FIELDS))
-DETAIL_END_OFFSET: Final = 48  # where end_ns lies in a record
-DETAIL_ISSUED_OFFSET: Final = 40
+ISSUED_OFFSET: Final = 40  # where issued_ns lies in a detail record; end_ns follows it
+FLAGS_OFFSET: Final = 6  # where the flags lie in a detail record
+MAX_STRIDE: Final = 2**31  # no run is so long that its detail is thinned out further
+MAX_U32: Final = 2**32 - 1
 
 STEP_FIELDS: Final = (
     ("step", "I"),

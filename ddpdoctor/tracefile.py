@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,6 +31,8 @@ RUNS_FOLDER: Final = "ddpdoctor_runs"
 MAX_FACTS_BYTES: Final = 64 * 1024 * 1024
 MAX_REGION_BYTES: Final = 8 * 1024**3  # far above any budget; a lying header must not fill memory
 READ_BYTES: Final = 1024 * 1024
+READ_TRIES: Final = 5  # while a writer moves records, which takes it some 0.1 s
+READ_AGAIN_S: Final = 0.1
 _DTYPES: Final = {
     "<I": "<u4", "<B": "u1", "<H": "<u2", "<h": "<i2", "<i": "<i4", "<q": "<i8", "<Q": "<u8",
 }  # fmt: skip
@@ -61,6 +64,7 @@ class Header:
     detail: Region
     steps: Region
     closed: bool
+    stopped: str | None = None  # why recording ended before the training
 
 
 @dataclass(frozen=True)
@@ -210,13 +214,12 @@ def read_rank(path: Path) -> tuple[Header, RankTrace]:
         with path.open("rb") as file:
             fd = file.fileno()
             header = _read_header(path, fd)
-            read = partial(_read_records, path, fd, header.closed)
-            detail = read(header.detail, DETAIL_DTYPE)
-            ring = read(header.ring, DETAIL_DTYPE)
-            steps = read(header.steps, STEP_DTYPE)
+            detail, ring, steps = _read_regions(path, fd, header)
     except OSError as error:
         raise BadTraceFile(path, f"cannot be read ({error.strerror})") from error
     facts = _read_facts(path.with_suffix(".facts.jsonl"))
+    if header.stopped is not None:
+        facts.notes.append(f"recording ended before the training: {header.stopped}")
     trace = RankTrace(
         path,
         header.rank,
@@ -263,19 +266,42 @@ def _read_header(path: Path, fd: int) -> Header:
         raise BadTraceFile(path, f"its header ({place}) cannot be read: {error}") from error
 
 
+def _read_regions(path: Path, fd: int, header: Header) -> tuple[Records, Records, Records]:
+    """Detail, ring and step rows; read again if a writer beside us moved records meanwhile."""
+    read = partial(_read_records, path, fd, header.closed)
+    for _ in range(READ_TRIES):
+        before = _generation(fd, header)
+        regions = (
+            read(header.detail, DETAIL_DTYPE),
+            read(header.ring, DETAIL_DTYPE),
+            read(header.steps, STEP_DTYPE),
+        )
+        if before % 2 == 0 and before == _generation(fd, header):
+            break
+        time.sleep(READ_AGAIN_S)
+    return regions
+
+
+def _generation(fd: int, header: Header) -> int:
+    """How often the writer began or ended to move records; a closed file moves none."""
+    if header.closed:
+        return 0
+    return int.from_bytes(os.pread(fd, 8, events.GENERATION_OFFSET), "little")
+
+
 def _read_records(
     path: Path, fd: int, closed: bool, region: Region, dtype: np.dtype[np.void]
 ) -> Records:
     """Read a region up to its first block of zeros: records are added from its beginning on.
 
-    A file that is still open grows piece by piece, so its last region may end beyond the file.
+    A file that is still open has regions that it has not come to yet, beyond its end.
     """
     size = os.fstat(fd).st_size
     length = region.records * dtype.itemsize
     if region.offset < 0 or not 0 <= length <= MAX_REGION_BYTES:
         raise BadTraceFile(path, f"its header claims an impossible region at {region.offset}")
     end = region.offset + length
-    if length and end > size and (closed or region.offset >= size):
+    if length and end > size and closed:
         raise BadTraceFile(
             path, f"is truncated: it has {size} bytes, and its records go up to byte {end}"
         )
