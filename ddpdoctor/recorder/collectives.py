@@ -208,17 +208,21 @@ class Collectives:
         def completed(_future: object) -> None:
             now = time.monotonic_ns()
             self._guard.run(self._completed, issued, now)
+            self._pending.discard(issued.serial)  # also when recording has gone off
 
         self._pending.add(issued.serial)
-        completion = private.when_complete(result, completed)
+        completion = None
+        try:
+            completion = private.when_complete(result, completed)
+        finally:
+            if completion is not private.Completion.CALLBACK:
+                self._pending.discard(issued.serial)
         if completion is private.Completion.DONE:
             self._completed(issued, time.monotonic_ns())
         elif completion is private.Completion.UNKNOWN:
-            self._pending.discard(issued.serial)
             self._file.finish(issued.serial, 0, issued.issued_ns)
 
     def _completed(self, issued: _Issued, now: int) -> None:
-        self._pending.discard(issued.serial)
         if issued.blocking is not None:
             issued.blocking.end_ns = now
         self._file.finish(issued.serial, now, issued.issued_ns)
