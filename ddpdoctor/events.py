@@ -38,6 +38,7 @@ DETAIL_FIELDS: Final = (
 DETAIL_RECORD: Final = struct.Struct("<" + "".join(code for _, code in DETAIL_FIELDS))
 DETAIL_END_OFFSET: Final = 48  # where end_ns lies in a record
 DETAIL_ISSUED_OFFSET: Final = 40
+DETAIL_FLAGS_OFFSET: Final = 6
 
 STEP_FIELDS: Final = (
     ("step", "I"),
@@ -138,7 +139,11 @@ class HotLine:
 
 @dataclass(frozen=True)
 class LoaderInfo:
-    """One DataLoader that feeds training, in the order in which they were first iterated."""
+    """One DataLoader that feeds training, in the order in which they were found to.
+
+    One made anew where another was (the same line, class and length of the dataset, batch size)
+    is taken for the same loader.
+    """
 
     loader: int
     dataset: str  # class name
@@ -153,6 +158,9 @@ class LoaderInfo:
     site: Site | None  # where the script iterates it
 
 
+INDEX_ITSELF: Final = -1  # fingerprint of a tensor that holds the sample's index alone
+
+
 @dataclass(frozen=True)
 class DrawnIndices:
     """What one loader delivered in one epoch, as a sample that is the same on every rank.
@@ -160,7 +168,8 @@ class DrawnIndices:
     An index is kept where its hash is below `threshold` (a share of the hash's range), so that
     ranks keep the same indices; 1.0 means that every index was kept. `contents` holds, for each
     kept index, fingerprints of the delivered sample, one a tensor of the batch, or None
-    where the batch could not be taken apart.
+    where the batch could not be taken apart. `repeats` counts draws of a kept index after its
+    first.
     """
 
     loader: int
@@ -169,6 +178,7 @@ class DrawnIndices:
     threshold: float
     indices: tuple[int, ...]
     contents: tuple[tuple[int, ...] | None, ...]
+    repeats: int = 0
 
 
 @dataclass(frozen=True)

@@ -179,6 +179,17 @@ class RankFile:
             piece, offset = self._detail.place(serial - 1)
             _TIME.pack_into(piece, offset + field_offset, value)
 
+    def flag(self, serial: int, flags: int) -> None:
+        """Set further flags of a record."""
+        if self.closed:
+            return
+        piece, offset = self._ring.place((serial - 1) % RING_RECORDS)
+        if _COMMIT.unpack_from(piece, offset)[0] == serial:
+            piece[offset + events.DETAIL_FLAGS_OFFSET] |= flags
+        if serial <= self._detail.records:
+            piece, offset = self._detail.place(serial - 1)
+            piece[offset + events.DETAIL_FLAGS_OFFSET] |= flags
+
     def add_step(self, row: tuple[int, int, int, int, int, int, int, int]) -> None:
         """Write one step row, in the order of STEP_FIELDS. Rows past the last are dropped."""
         slot = self._next_row()
