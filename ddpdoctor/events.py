@@ -168,8 +168,8 @@ class DrawnIndices:
     An index is kept where its hash is below `threshold` (a share of the hash's range), so that
     ranks keep the same indices; 1.0 means that every index was kept. `contents` holds, for each
     kept index, fingerprints of the delivered sample, one a tensor of the batch, or None
-    where the batch could not be taken apart. `repeats` counts draws of a kept index after its
-    first.
+    where the batch could not be taken apart. `levels` holds, for each kept index, the mean of the
+    sample's first larger tensor. `repeats` counts draws of a kept index after its first.
     """
 
     loader: int
@@ -179,6 +179,7 @@ class DrawnIndices:
     indices: tuple[int, ...]
     contents: tuple[tuple[int, ...] | None, ...]
     repeats: int = 0
+    levels: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True)

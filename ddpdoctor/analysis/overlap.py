@@ -10,6 +10,9 @@ from itertools import combinations, pairwise
 from math import sqrt
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from ddpdoctor.events import INDEX_ITSELF, DrawnIndices
 from ddpdoctor.sketch import index_hash_shares
 from ddpdoctor.tracefile import RankTrace
@@ -22,6 +25,8 @@ DEVIATIONS: Final = 5.0  # over chance; many pairs of ranks and epochs are looke
 NEARLY_UNIQUE: Final = 0.9  # values per sample: images have such tensors, labels do not
 HARDLY_EVER: Final = 0.05
 IN_ORDER: Final = 2.0  # changes along the indices per value; 1 where samples are sorted by it
+
+RESEMBLES: Final = 0.3  # correlation above that with the next sample; two shards have none
 
 Pairs = list[tuple[int, int]]
 
@@ -57,6 +62,7 @@ class Overlap:
 class _Epoch:
     drawn: DrawnIndices
     contents: dict[int, tuple[int, ...] | None]
+    levels: dict[int, float | None]
 
     @property
     def own_repeats(self) -> float:
@@ -77,7 +83,9 @@ def overlaps(traces: Sequence[RankTrace], world_size: int) -> Iterator[Overlap]:
 def _epochs(trace: RankTrace) -> dict[tuple[int, int], _Epoch]:
     return {
         (drawn.loader, drawn.epoch): _Epoch(
-            drawn, dict(zip(drawn.indices, drawn.contents, strict=True))
+            drawn,
+            dict(zip(drawn.indices, drawn.contents, strict=True)),
+            dict(zip(drawn.indices, drawn.levels, strict=False)),  # none in older records
         )
         for drawn in trace.drawn
         if drawn.drawn >= LEAST_DRAWN
@@ -123,17 +131,44 @@ def _overlap(ranks: tuple[int, int], own: _Epoch, other: _Epoch, together: int) 
         repeated / min(own.drawn.drawn, other.drawn.drawn),
         min(own.own_repeats, other.own_repeats),
         len(pairs),
-        _compared(pairs),
+        _compared(pairs, resemble=_resemble(common, own, other)),
     )
 
 
-def _compared(pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> Contents:
+def _resemble(common: Sequence[int], own: _Epoch, other: _Epoch) -> bool:
+    """Whether samples of equal indices are more like each other than like their neighbours.
+
+    An image stays about as bright when it is cropped and flipped. Neighbours share the class
+    where samples are sorted by it.
+    """
+    levels = [
+        (a, b)
+        for index in common
+        if (a := own.levels.get(index)) is not None and (b := other.levels.get(index)) is not None
+    ]
+    if len(levels) < CONTENTS_NEEDED:
+        return False
+    mine, theirs = np.array(levels).T
+    above = _rank_correlation(mine, theirs) - _rank_correlation(mine[:-1], theirs[1:])
+    return above >= max(RESEMBLES, DEVIATIONS / sqrt(len(levels)))
+
+
+def _rank_correlation(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
+        return 0.0
+    return float(np.corrcoef(a.argsort().argsort(), b.argsort().argsort())[0, 1])
+
+
+def _compared(
+    pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], *, resemble: bool
+) -> Contents:
     """What the tensors of the samples, in the order of their indices, say together.
 
     A tensor with a value of its own for nearly every sample (an image) that agrees settles it.
     If one never agrees, the samples differ or are augmented. Labels that agree tell these
     apart, unless they follow the order of the indices: two shards that are sorted by class have
-    equal labels at equal indices. A tensor that holds the index says nothing.
+    equal labels at equal indices, and then the samples themselves must resemble each other.
+    A tensor that holds the index says nothing.
     """
     tensors = min((min(len(a), len(b)) for a, b in pairs), default=0)
     columns = [_Column.of([(a[k], b[k]) for a, b in pairs]) for k in range(tensors)]
@@ -144,7 +179,7 @@ def _compared(pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> Conte
     agreeing = [column for column in columns if column.agrees]
     if not differs and any(column.nearly_unique for column in agreeing):
         return Contents.SAME
-    if any(not column.in_order for column in agreeing):
+    if any(resemble or not column.in_order for column in agreeing):
         return Contents.ALIKE
     told = not agreeing and any(column.tells for column in columns)
     return Contents.DIFFERENT if told else Contents.UNKNOWN

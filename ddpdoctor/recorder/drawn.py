@@ -6,7 +6,9 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
+from math import isfinite
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -23,6 +25,8 @@ _LEAVES: Final = 4  # tensors of a sample that are looked at
 _LEAVES_OF_A_BATCH: Final = 64  # more may be a list of samples
 _DEPTH: Final = 4  # nesting of containers in which they are looked for
 _ELEMENTS: Final = 64  # elements of each tensor that enter a fingerprint
+_LEVEL_LEAST: Final = 16  # elements; fewer are labels
+_LEVEL_MOST: Final = 1024  # elements, evenly spread, whose mean is taken
 _FULL: Final = 2**64
 _FIRST_WRITE_S: Final = 30.0  # then at twice the time, so that a long epoch is written seldom
 _REPEATS_OF_ONE_PASS: Final = 0.002  # a sampler that ends draws an index once
@@ -47,6 +51,7 @@ class DrawnSample:
         self.drawn = 0
         self._limit = _FULL
         self._kept: dict[int, tuple[int, ...] | None] = {}
+        self._levels: dict[int, float] = {}
         self._times: dict[int, int] = {}  # how often each was drawn after the first time
 
     def add(self, indices: Indices, batch: Any, *, in_order: bool) -> None:
@@ -60,12 +65,18 @@ class DrawnSample:
             if index in self._kept:
                 self._times[index] = self._times.get(index, 0) + 1
                 continue
-            looked_at = contents is not None and count < FINGERPRINTS_A_BATCH
-            self._kept[index] = (
-                none_if_it_fails(contents.of, position, index) if looked_at and contents else None
-            )
+            self._kept[index] = None
+            if contents is not None and count < FINGERPRINTS_A_BATCH:
+                none_if_it_fails(self._look_into, contents, position, index)
         while len(self._kept) > KEPT:
             self._halve()
+
+    def _look_into(self, contents: _Contents, position: int, index: int) -> None:
+        parts = contents.parts(position)
+        self._kept[index] = tuple(_fingerprint(part, index) for part in parts) or None
+        level = next((_level(part) for part in parts if part.numel() >= _LEVEL_LEAST), None)
+        if level is not None and isfinite(level):
+            self._levels[index] = level
 
     def _halve(self) -> None:
         self._limit //= 2
@@ -74,6 +85,7 @@ class DrawnSample:
         for index in kept[~inside].tolist():
             del self._kept[index]
             self._times.pop(index, None)
+            self._levels.pop(index, None)
 
     @property
     def repeats(self) -> int:
@@ -88,6 +100,7 @@ class DrawnSample:
             tuple(self._kept),
             tuple(self._kept.values()),
             self.repeats,
+            tuple(map(self._levels.get, self._kept)),
         )
 
 
@@ -140,11 +153,7 @@ class DrawnEpoch:
         whole = self._sample.summary(loader, epoch)
         if self._first_pass is None or not _is_endless(whole):
             return whole
-        first = self._first_pass
-        return DrawnIndices(
-            loader, epoch, first.drawn, first.threshold, first.indices, first.contents,
-            first.repeats,
-        )  # fmt: skip
+        return replace(self._first_pass, loader=loader, epoch=epoch)
 
 
 def _is_endless(drawn: DrawnIndices) -> bool:
@@ -181,14 +190,11 @@ class _Contents:
         self._samples = _samples(batch, rows) if len(stacked) < len(leaves) else []
         self._leaves = [] if self._samples else stacked[:_LEAVES]
 
-    def of(self, row: int, index: int) -> tuple[int, ...] | None:
-        if self._leaves:
-            parts = [leaf[row] for leaf in self._leaves]
-        elif self._samples:
-            parts = list(islice(_leaves(self._samples[row], _DEPTH), _LEAVES))
-        else:
-            return None
-        return tuple(_fingerprint(part, index) for part in parts) or None
+    def parts(self, row: int) -> list[torch.Tensor]:
+        """The tensors of one sample; none where the batch cannot be taken apart."""
+        if self._samples:
+            return list(islice(_leaves(self._samples[row], _DEPTH), _LEAVES))
+        return [leaf[row] for leaf in self._leaves]
 
 
 def _samples(batch: Any, rows: int) -> list[Any]:
@@ -212,6 +218,12 @@ def _fingerprint(sample: torch.Tensor, index: int) -> int:
     if flat.numel() == 1 and flat.item() == index:
         return INDEX_ITSELF
     return zlib.crc32(flat.view(torch.uint8).numpy().tobytes())
+
+
+def _level(sample: torch.Tensor) -> float:
+    """Its mean, which an image mostly keeps when it is cropped or flipped."""
+    flat = sample.detach().reshape(-1)
+    return float(flat[:: -(-flat.numel() // _LEVEL_MOST)].to(torch.float32).mean())
 
 
 def _leaves(batch: Any, depth: int) -> Iterator[torch.Tensor]:

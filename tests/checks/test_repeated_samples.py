@@ -130,6 +130,25 @@ def test_shards_that_are_sorted_by_class_are_left_open() -> None:
     assert "does not tell whether they are the same" in finding.message
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_sorted_and_augmented_samples_are_told_by_how_bright_they_are(same: bool) -> None:
+    """As a folder of images is sorted by class, and each class has a brightness of its own."""
+
+    def add(trace):
+        rank = trace.info.rank
+        own = Random(0 if same else rank)
+        classes = [Random(index // 40).gauss(0, 0.5) for index in range(400)]
+        levels = [mean + own.gauss(0, 1) for mean in classes]
+        noise = Random(100 + rank)
+        seen = tuple(level + noise.gauss(0, 0.5) for level in levels)
+        made = drawn(range(400), shards(image, lambda rank, index: index // 40)[rank])
+        return replace(trace, drawn=(replace(made, levels=seen),), loaders={0: loader()})
+
+    (finding,) = result_of("DD302", with_ranks(healthy(2), add)).findings
+
+    assert finding.confidence is (Confidence.LIKELY if same else Confidence.POSSIBLE)
+
+
 @pytest.mark.parametrize("own_index", [lambda rank, index: INDEX_ITSELF, lambda r, index: index])
 def test_shards_whose_samples_hold_their_index_are_no_certain_repeat(own_index) -> None:
     labels = [Random(rank).choices(range(10), k=100) for rank in range(2)]

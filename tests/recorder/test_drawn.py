@@ -140,6 +140,25 @@ def test_a_sample_that_holds_its_index_is_known_by_that() -> None:
     assert [of[1] for of in contents] == [INDEX_ITSELF] * 3
 
 
+def test_the_level_is_that_of_the_image_however_it_is_flipped() -> None:
+    images = torch.rand(4, 3, 20, 20)
+    plain, flipped = DrawnSample(), DrawnSample()
+
+    plain.add(np.arange(4), [torch.arange(4), images], in_order=True)
+    flipped.add(np.arange(4), [torch.arange(4), images.flip(3)], in_order=True)
+
+    assert plain.summary(0, 0).levels == pytest.approx(images.mean((1, 2, 3)).tolist(), abs=0.05)
+    assert flipped.summary(0, 0).levels == pytest.approx(plain.summary(0, 0).levels, abs=0.05)
+
+
+def test_labels_and_what_is_no_number_have_no_level() -> None:
+    sample = DrawnSample()
+
+    sample.add(np.arange(2), [torch.arange(2), torch.full((2, 20), torch.nan)], in_order=True)
+
+    assert sample.summary(0, 0).levels == (None, None)
+
+
 def test_repeats_are_counted() -> None:
     sample = DrawnSample()
     for _ in range(3):
