@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from math import isfinite
@@ -20,7 +20,7 @@ from ddpdoctor.recorder.guard import Guard
 from ddpdoctor.sketch import index_hashes
 
 KEPT: Final = 2048  # indices kept an epoch before the sampled share is halved
-FINGERPRINTS_A_BATCH: Final = 8  # delivered samples looked into per batch
+LOOKED_INTO: Final = 512  # of these, samples looked into before that share is halved
 _LEAVES: Final = 4  # tensors of a sample that are looked at
 _LEAVES_OF_A_BATCH: Final = 64  # more may be a list of samples
 _DEPTH: Final = 4  # nesting of containers in which they are looked for
@@ -44,13 +44,16 @@ class DrawnSample:
     """Indices of one loader in one epoch whose hash is below a threshold.
 
     The threshold halves whenever more than KEPT are held, so memory is bounded and any two
-    ranks can be compared on the smaller of their thresholds (a KMV sketch).
+    ranks can be compared on the smaller of their thresholds (a KMV sketch). Those with the
+    lowest hashes are looked into, so that ranks look into the same ones, and ever fewer a batch.
     """
 
     def __init__(self) -> None:
         self.drawn = 0
         self._limit = _FULL
         self._kept: dict[int, tuple[int, ...] | None] = {}
+        self._look_limit = _FULL
+        self._looked_into: list[int] = []  # hashes
         self._levels: dict[int, float] = {}
         self._times: dict[int, int] = {}  # how often each was drawn after the first time
 
@@ -60,16 +63,25 @@ class DrawnSample:
         hashes = index_hashes(indices)
         chosen = np.flatnonzero(hashes <= np.uint64(self._limit - 1))
         contents = none_if_it_fails(_Contents, batch, len(indices)) if in_order else None
-        for count, position in enumerate(chosen.tolist()):
+        look_limit = self._limit_for(hashes) if contents is not None else 0
+        for position in chosen.tolist():
             index = int(indices[position])
             if index in self._kept:
                 self._times[index] = self._times.get(index, 0) + 1
                 continue
             self._kept[index] = None
-            if contents is not None and count < FINGERPRINTS_A_BATCH:
+            if contents is not None and int(hashes[position]) < look_limit:
+                self._looked_into.append(int(hashes[position]))
                 none_if_it_fails(self._look_into, contents, position, index)
         while len(self._kept) > KEPT:
             self._halve()
+
+    def _limit_for(self, hashes: npt.NDArray[np.uint64]) -> int:
+        """Below which hash to look into the samples of a batch."""
+        while len(self._looked_into) + _below(hashes, self._look_limit) > LOOKED_INTO:
+            self._look_limit //= 2
+            self._looked_into = [one for one in self._looked_into if one < self._look_limit]
+        return self._look_limit
 
     def _look_into(self, contents: _Contents, position: int, index: int) -> None:
         parts = contents.parts(position)
@@ -165,13 +177,18 @@ def as_indices(drawn: Any) -> Indices | None:
     if isinstance(drawn, (np.ndarray, torch.Tensor)):
         drawn = drawn.tolist()
     items = drawn if isinstance(drawn, (list, tuple)) else [drawn]
-    items = [_plain(item) for item in items]
-    if not all(type(item) is int for item in items):
-        return None
+    if not _are_integers(items):
+        items = [_plain(item) for item in items]
+        if not _are_integers(items):
+            return None
     try:
         return np.asarray(items, np.int64)
     except OverflowError:
         return None
+
+
+def _are_integers(items: Sequence[Any]) -> bool:
+    return all(type(item) is int for item in items)
 
 
 def _plain(item: Any) -> Any:
@@ -246,3 +263,7 @@ def _is_readable(tensor: torch.Tensor) -> bool:
         and tensor.layout is torch.strided
         and not (tensor.is_nested or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
     )
+
+
+def _below(hashes: npt.NDArray[np.uint64], limit: int) -> int:
+    return int((hashes <= np.uint64(limit - 1)).sum())

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpdoctor.events import INDEX_ITSELF
-from ddpdoctor.recorder.drawn import KEPT, DrawnSample, as_indices
+from ddpdoctor.recorder.drawn import KEPT, LOOKED_INTO, DrawnSample, as_indices
 from ddpdoctor.sketch import index_hash_shares
 
 
@@ -157,6 +157,23 @@ def test_labels_and_what_is_no_number_have_no_level() -> None:
     sample.add(np.arange(2), [torch.arange(2), torch.full((2, 20), torch.nan)], in_order=True)
 
     assert sample.summary(0, 0).levels == (None, None)
+
+
+@pytest.mark.parametrize("batch_size", [16, 4096])
+def test_ranks_look_into_the_same_samples(batch_size: int) -> None:
+    looked = []
+    for seed in range(2):
+        sample = DrawnSample()
+        order = np.random.default_rng(seed).permutation(20_000)
+        for begin in range(0, len(order), batch_size):
+            part = order[begin : begin + batch_size]
+            sample.add(part, torch.from_numpy(part), in_order=True)
+        made = sample.summary(0, 0)
+        known = zip(made.indices, made.contents, strict=True)
+        looked.append({index for index, contents in known if contents is not None})
+
+    assert all(LOOKED_INTO / 4 < len(own) <= KEPT for own in looked)
+    assert len(looked[0] & looked[1]) > LOOKED_INTO / 4
 
 
 def test_repeats_are_counted() -> None:
