@@ -240,7 +240,8 @@ def _fingerprint(sample: torch.Tensor, index: int) -> int:
 def _level(sample: torch.Tensor) -> float:
     """Its mean, which an image mostly keeps when it is cropped or flipped."""
     flat = sample.detach().reshape(-1)
-    return float(flat[:: -(-flat.numel() // _LEVEL_MOST)].to(torch.float32).mean())
+    mean = float(flat[:: -(-flat.numel() // _LEVEL_MOST)].to(torch.float32).mean())
+    return float(f"{mean:.6g}")
 
 
 def _leaves(batch: Any, depth: int) -> Iterator[torch.Tensor]:
