@@ -141,7 +141,11 @@ class HotLine:
 
 @dataclass(frozen=True)
 class LoaderInfo:
-    """One DataLoader that feeds training, in the order in which they were first iterated."""
+    """One DataLoader that feeds training, in the order in which they were found to.
+
+    One made anew where another was (the same line, class and length of the dataset, batch size)
+    is taken for the same loader.
+    """
 
     loader: int
     dataset: str  # class name
@@ -156,6 +160,9 @@ class LoaderInfo:
     site: Site | None  # where the script iterates it
 
 
+INDEX_ITSELF: Final = -1  # fingerprint of a tensor that holds the sample's index alone
+
+
 @dataclass(frozen=True)
 class DrawnIndices:
     """What one loader delivered in one epoch, as a sample that is the same on every rank.
@@ -163,7 +170,8 @@ class DrawnIndices:
     An index is kept where its hash is below `threshold` (a share of the hash's range), so that
     ranks keep the same indices; 1.0 means that every index was kept. `contents` holds, for each
     kept index, fingerprints of the delivered sample, one a tensor of the batch, or None
-    where the batch could not be taken apart.
+    where the batch could not be taken apart. `levels` holds, for each kept index, the mean of the
+    sample's first larger tensor. `repeats` counts draws of a kept index after its first.
     """
 
     loader: int
@@ -172,6 +180,8 @@ class DrawnIndices:
     threshold: float
     indices: tuple[int, ...]
     contents: tuple[tuple[int, ...] | None, ...]
+    repeats: int = 0
+    levels: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True)

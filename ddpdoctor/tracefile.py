@@ -91,6 +91,7 @@ class RankTrace:
     drawn: tuple[DrawnIndices, ...] = ()
     notes: tuple[str, ...] = ()
     cost: RecorderCost | None = None
+    ddp_groups: tuple[GroupInfo, ...] = ()  # over which the wrapped models reduce
 
 
 @dataclass(frozen=True)
@@ -233,6 +234,7 @@ def read_rank(path: Path) -> tuple[Header, RankTrace]:
         tuple(facts.drawn.values()),
         tuple(facts.notes),
         facts.cost,
+        tuple(facts.ddp_groups),
     )
     return header, trace
 
@@ -339,6 +341,7 @@ class _Facts:
     drawn: dict[tuple[int, int], DrawnIndices] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     cost: RecorderCost | None = None
+    ddp_groups: list[GroupInfo] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -381,6 +384,8 @@ def _take_fact(facts: _Facts, line: bytes) -> None:
     fact = msgspec.json.decode(line, type=_FactLine)
     if fact.fact == "group":
         facts.groups += (_decode(fact, GroupInfo),)
+    elif fact.fact == "ddp":
+        facts.ddp_groups.append(_decode(fact, GroupInfo))
     elif fact.fact == "site":
         numbered = _decode(fact, _NumberedSite)
         facts.sites[numbered.id] = numbered.site

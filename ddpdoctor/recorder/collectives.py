@@ -194,7 +194,8 @@ class Collectives:
         now = time.monotonic_ns()
         if issued.blocking is not None:
             issued.blocking.end_ns = now
-        self._file.fail(issued.serial, now, Flag.FAILED)
+        self._file.finish(issued.serial, now)
+        self._file.flag(issued.serial, Flag.FAILED)
         group = private.unbox_group(arguments[signature.group])
         with issued.group.lock:
             issued.group.next_seq = private.sequence_number(group)

@@ -51,6 +51,8 @@ class Phases:
         self.thread = threading.get_ident()
         self.step = 0
         self.sync = 0
+        self.backwards = 0  # begun, synchronised or not
+        self.evaluations = 0  # forwards without gradients
         self._open: list[tuple[int, Phase, Phase]] = []  # serial, phase, phase accounted to
         self._spent = [0] * len(Phase)
         self._accounted_ns = 0
@@ -93,6 +95,8 @@ class Phases:
             self._step_begin = self._mark(now)
         if phase is Phase.INPUT and not no_grad and self._synced_in_step:
             self._input_after_sync = self._input_after_sync or self._mark(now)
+        self.backwards += phase is Phase.BACKWARD
+        self.evaluations += phase is Phase.FORWARD and no_grad
         flags = Flag.NO_GRAD if no_grad else Flag.NONE
         step = self.step if phase is Phase.OPTIMIZER else self.step_of_record
         serial = self._file.add(
@@ -113,6 +117,12 @@ class Phases:
             self._file.finish(top, now)
             if top == serial:
                 return
+
+    def was_evaluation(self, serial: int, duration_ns: int) -> None:
+        """A closed input span turned out to feed no training: its time is between steps."""
+        self._file.flag(serial, Flag.NO_GRAD)
+        self._spent[Phase.INPUT] -= duration_ns
+        self._spent[Phase.BETWEEN] += duration_ns
 
     def begin_forward(self, site: int, *, no_grad: bool) -> int:
         """A DDP forward begins: what an exception left open is closed, a step may end here."""

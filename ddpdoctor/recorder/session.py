@@ -12,7 +12,8 @@ from typing import Final
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpdoctor.events import RunInfo
+from ddpdoctor.events import GroupInfo, RunInfo
+from ddpdoctor.recorder import _torch_private as private
 from ddpdoctor.recorder.callsite import CallSites
 from ddpdoctor.recorder.collectives import Collectives
 from ddpdoctor.recorder.end_report import print_end_report
@@ -59,6 +60,9 @@ class Recorder:
 
     def add(self, model: DistributedDataParallel) -> None:
         """Record the phases of this model too. Adding it twice is the same as once."""
+        if model not in self._training:
+            members = tuple(dist.get_process_group_ranks(model.process_group))
+            self._facts.ddp(GroupInfo(private.group_key(model.process_group), members))
         self._training.add(model)
 
     def close(self) -> None:

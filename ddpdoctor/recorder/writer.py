@@ -10,6 +10,7 @@ import json
 import os
 import struct
 import threading
+from bisect import bisect_left
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -183,14 +184,26 @@ class RankFile:
                 raw = _TIMES.pack(issued_ns, end_ns)
                 write_at(self._fd, raw, place + events.ISSUED_OFFSET)
 
-    def fail(self, serial: int, end_ns: int, flag: int) -> None:
-        """The collective raised: it ended here, and takes no part in what the ranks did."""
+    def flag(self, serial: int, flags: int) -> None:
+        """Set further flags of a record, which may be finished already."""
         with self._lock:
-            place = self._open.pop(serial, None)
-            if place is not None and not self.closed:
-                flags = os.pread(self._fd, 1, place + events.FLAGS_OFFSET)[0] | flag
-                write_at(self._fd, bytes([flags]), place + events.FLAGS_OFFSET)
-                write_at(self._fd, _TIMES.pack(0, end_ns), place + events.ISSUED_OFFSET)
+            place = None if self.closed else self._find(serial)
+            if place is not None:
+                now = os.pread(self._fd, 1, place + events.FLAGS_OFFSET)[0] | flags
+                write_at(self._fd, bytes([now]), place + events.FLAGS_OFFSET)
+
+    def _find(self, serial: int) -> int | None:
+        """Where a record lies; the serial numbers of the detail ascend."""
+        slot = bisect_left(range(self._detail_used), serial, key=self._serial_at)
+        if slot < self._detail_used and self._serial_at(slot) == serial:
+            return self._detail.place(slot)
+        if serial in self._ring_serials:
+            return self._ring.place(self._ring_serials.index(serial))
+        return None
+
+    def _serial_at(self, slot: int) -> int:
+        raw = os.pread(self._fd, _COMMIT.size, self._detail.place(slot))
+        return int(_COMMIT.unpack(raw.ljust(_COMMIT.size, b"\0"))[0])
 
     def add_step(self, row: StepRow) -> None:
         """Write one step row, in the order of STEP_FIELDS; when they are full, pairs become one."""
