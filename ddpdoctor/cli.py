@@ -113,10 +113,9 @@ def run(torchrun_arguments: tuple[str, ...]) -> int:
     The exit status is torchrun's.
     """
     from ddpdoctor.launch import run_recorded
-    from ddpdoctor.tracefile import is_run
 
-    status, folder = run_recorded(torchrun_arguments)
-    if not is_run(folder):
+    status, recorded = run_recorded(torchrun_arguments)
+    if not recorded:
         _complain(
             "no rank recorded anything: no DistributedDataParallel model was made, or "
             "Python was started by -E or -I, which bypasses the import hook"

@@ -16,6 +16,7 @@ SCHEMA_VERSION: Final = 1
 MAGIC: Final = b"DDPDOC\x00\x01"
 PREAMBLE: Final = struct.Struct("<8sII")  # magic, schema version, length of the JSON header
 HEADER_SPACE: Final = 64 * 1024  # bytes before the first region
+GENERATION_OFFSET: Final = HEADER_SPACE - 8  # u64: odd while the writer moves records
 
 DETAIL_FIELDS: Final = (
     # (name, struct code, meaning)
@@ -38,8 +39,10 @@ DETAIL_FIELDS: Final = (
     ("nbytes", "Q"),
 )
 DETAIL_RECORD: Final = struct.Struct("<" + "".join(code for _, code in DETAIL_FIELDS))
-DETAIL_END_OFFSET: Final = 48  # where end_ns lies in a record
-DETAIL_ISSUED_OFFSET: Final = 40
+ISSUED_OFFSET: Final = 40  # where issued_ns lies in a detail record; end_ns follows it
+FLAGS_OFFSET: Final = 6  # where the flags lie in a detail record
+MAX_STRIDE: Final = 2**31  # no run is so long that its detail is thinned out further
+MAX_U32: Final = 2**32 - 1
 
 STEP_FIELDS: Final = (
     ("step", "I"),
@@ -63,6 +66,7 @@ Nanoseconds = Annotated[int, Meta(ge=0, le=MOST_NS)]
 RankNumber = Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
 WorldSize = Annotated[int, Meta(ge=1, le=MOST_RANKS)]
 Share = Annotated[float, Meta(gt=0, le=1)]
+Level = Annotated[float, Meta(ge=-1e300, le=1e300)]  # the difference of two is a number, too
 
 
 class Kind(IntEnum):
@@ -151,7 +155,11 @@ class HotLine:
 
 @dataclass(frozen=True)
 class LoaderInfo:
-    """One DataLoader that feeds training, in the order in which they were first iterated."""
+    """One DataLoader that feeds training, in the order in which they were found to.
+
+    One made anew where another was (the same line, class and length of the dataset, batch size)
+    is taken for the same loader.
+    """
 
     loader: Count
     dataset: str  # class name
@@ -166,6 +174,9 @@ class LoaderInfo:
     site: Site | None  # where the script iterates it
 
 
+INDEX_ITSELF: Final = -1  # fingerprint of a tensor that holds the sample's index alone
+
+
 @dataclass(frozen=True)
 class DrawnIndices:
     """What one loader delivered in one epoch, as a sample that is the same on every rank.
@@ -173,7 +184,8 @@ class DrawnIndices:
     An index is kept where its hash is below `threshold` (a share of the hash's range), so that
     ranks keep the same indices; 1.0 means that every index was kept. `contents` holds, for each
     kept index, fingerprints of the delivered sample, one a tensor of the batch, or None
-    where the batch could not be taken apart.
+    where the batch could not be taken apart. `levels` holds, for each kept index, the mean of the
+    sample's first larger tensor. `repeats` counts draws of a kept index after its first.
     """
 
     loader: Count
@@ -182,6 +194,8 @@ class DrawnIndices:
     threshold: Share
     indices: tuple[Int64, ...]
     contents: tuple[tuple[int, ...] | None, ...]
+    repeats: Count = 0
+    levels: tuple[Level | None, ...] = ()
 
 
 @dataclass(frozen=True)

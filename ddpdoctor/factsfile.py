@@ -37,6 +37,7 @@ class Facts:
     drawn: dict[tuple[int, int], DrawnIndices] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     cost: RecorderCost | None = None
+    ddp_groups: list[GroupInfo] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ def _take_fact(facts: Facts, line: bytes) -> None:
     fact = msgspec.json.decode(line, type=_FactLine)
     if fact.fact == "group":
         facts.groups += (_decode(fact, GroupInfo),)
+    elif fact.fact == "ddp":
+        facts.ddp_groups.append(_decode(fact, GroupInfo))
     elif fact.fact == "site":
         numbered = _decode(fact, _NumberedSite)
         facts.sites[numbered.id] = numbered.site
@@ -91,8 +94,9 @@ def _take_fact(facts: Facts, line: bytes) -> None:
         facts.loaders[loader.loader] = loader
     elif fact.fact == "drawn":
         drawn = _decode(fact, DrawnIndices)
-        if len(drawn.indices) != len(drawn.contents):
-            raise ValueError("as many contents as indices are expected")
+        lengths = {len(drawn.contents), len(drawn.levels or drawn.indices)}
+        if lengths != {len(drawn.indices)}:
+            raise ValueError("as many contents and levels as indices are expected")
         facts.drawn[drawn.loader, drawn.epoch] = drawn
     elif fact.fact == "note":
         facts.notes.append(_decode(fact, str))

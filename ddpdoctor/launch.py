@@ -2,61 +2,69 @@
 
 from __future__ import annotations
 
-import datetime
 import os
-import secrets
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from importlib import util
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 from ddpdoctor.errors import TorchMissing
 from ddpdoctor.tracefile import runs_folder
 
+_WATCHED: Final = frozenset(
+    {
+        signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM,
+        signal.SIGUSR1, signal.SIGUSR2,
+    }
+)  # fmt: skip
+_SENT_BY_A_PROCESS: Final = 0  # si_code above it: sent by the kernel
+_LOOK_EVERY_S: Final = 1.0  # should a SIGCHLD be lost
 BOOTSTRAP: Final = Path(__file__).parent / "recorder" / "bootstrap"
 
 
-def run_recorded(torchrun_arguments: Sequence[str]) -> tuple[int, Path]:
-    """Start torchrun with these arguments; return its exit status and the run's folder.
+def run_recorded(torchrun_arguments: Sequence[str]) -> tuple[int, bool]:
+    """Start torchrun with these arguments; return its exit status and whether a rank recorded.
 
     The status of a launcher that a signal ended is 128 + the signal, as a shell says it.
     Raises TorchMissing.
     """
     if util.find_spec("torch") is None:
         raise TorchMissing("`ddpdoctor run` starts torchrun, and torch is not installed here")
-    run_id = os.environ.get("DDPDOCTOR_RUN_ID") or _new_run_id()
     folder = runs_folder().absolute()
+    before = _attempts(folder)
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join(
         [str(BOOTSTRAP), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
-    environment |= {"DDPDOCTOR_RUN_ID": run_id, "DDPDOCTOR_DIR": str(folder)}
+    environment["DDPDOCTOR_DIR"] = str(folder)
     command = [sys.executable, "-m", "torch.distributed.run", *torchrun_arguments]
-    with subprocess.Popen(command, env=environment) as launcher:
-        status = _wait(launcher)
-    return status, folder / run_id
-
-
-def _new_run_id() -> str:
-    now = datetime.datetime.now(tz=datetime.UTC)
-    return f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-
-
-def _wait(launcher: subprocess.Popen[bytes]) -> int:
-    """Wait for the launcher; signals that ask us to end are passed on to it."""
-
-    def pass_on(number: int, _frame: FrameType | None) -> None:
-        launcher.send_signal(number)
-
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGHUP)}
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends both
-    try:
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    with subprocess.Popen(command, env=environment, preexec_fn=_unblock) as launcher:  # noqa: PLW1509
+        _pass_signals_on(launcher)
         status = launcher.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return status if status >= 0 else 128 - status
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
+    return (status if status >= 0 else 128 - status), _attempts(folder) != before
+
+
+def _attempts(folder: Path) -> set[Path]:
+    return set(folder.glob("*/attempt-*/rank*.ddt"))
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
+
+
+def _pass_signals_on(launcher: subprocess.Popen[bytes]) -> None:
+    """Until the launcher ends, hand it the signals that somebody sends to this process.
+
+    What the kernel sends, as for Ctrl-C, goes to the whole group of the terminal anyway.
+    """
+    while launcher.poll() is None:
+        received = signal.sigtimedwait(_WATCHED, _LOOK_EVERY_S)
+        if received is None or received.si_signo == signal.SIGCHLD:
+            continue
+        if received.si_code <= _SENT_BY_A_PROCESS:
+            launcher.send_signal(received.si_signo)

@@ -1,8 +1,8 @@
 """A run as checked DataFrames on the common clock: steps, segments, collectives.
 
 Each frame is built from one row class, whose field names are its columns. A segment is a
-stretch of the training thread in one phase; the segments of a rank tile its time, and WAIT and
-TRANSFER are already told apart in them.
+stretch of the training thread in one phase; the segments of a rank tile the steps that were
+recorded in detail, and WAIT and TRANSFER are already told apart in them.
 """
 
 from __future__ import annotations
@@ -163,14 +163,17 @@ class _Timeline:
         )  # fmt: skip
         at = self._times[:-1]
         self._phase = np.full(len(at), Phase.BETWEEN, np.int64)
+        self._known = np.zeros(len(at), np.bool_)  # elsewhere no step was recorded in detail
         for spans in self._spans.by_depth:
             inside, index = _covering(spans.begin, spans.end, at)
             self._phase[inside] = spans.phase[index[inside]]
+            self._known |= inside
         inside, index = _covering(blocked.begin, blocked.end, at)
         waiting = at[inside] < blocked.split[index[inside]]
         self._phase[inside] = np.where(waiting, Phase.WAIT, Phase.TRANSFER)
         self._outstanding = _covering(*transfers, at)[0]
         self._step_index = self._index_of_step(at)
+        self._known |= self._step_index >= 0
 
     def step_at(self, times: Ints) -> Ints:
         """Step number of each moment, -1 outside the steps."""
@@ -188,9 +191,11 @@ class _Timeline:
         count = len(self._phase)
         if count == 0:
             return _frame(SegmentRow, dict.fromkeys(_names(SegmentRow), np.empty(0, np.int64)))
-        key = self._step_index * len(Phase) + self._phase
+        key = np.where(self._known, self._step_index * len(Phase) + self._phase, _UNKNOWN)
         first = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
         ends = np.concatenate([first[1:], [count]])
+        known = self._known[first]
+        first, ends = first[known], ends[known]
         return _frame(
             SegmentRow,
             {
@@ -222,6 +227,9 @@ class _Timeline:
         }
         columns |= {f"{phase.label}_ns": spent[:, phase] for phase in STEP_PHASES}
         return _frame(StepRow, columns)
+
+
+_UNKNOWN = -(2**62)  # no key of a step and phase
 
 
 def _names(row: type) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,6 +35,8 @@ MAX_REGION_BYTES: Final = 8 * 1024**3  # far above any budget; a lying header mu
 MAX_OFFSET: Final = 2**48
 READ_BYTES: Final = 1024 * 1024
 _RANK_IN_NAME: Final = re.compile(r"rank([0-9]{1,7})\.ddt$")
+READ_TRIES: Final = 5  # while a writer moves records, which takes it some 0.1 s
+READ_AGAIN_S: Final = 0.1
 _DTYPES: Final = {
     "<I": "<u4", "<B": "u1", "<H": "<u2", "<h": "<i2", "<i": "<i4", "<q": "<i8", "<Q": "<u8",
 }  # fmt: skip
@@ -65,6 +68,7 @@ class Header:
     detail: Region
     steps: Region
     closed: bool
+    stopped: str | None = None  # why recording ended before the training
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ class RankTrace:
     drawn: tuple[DrawnIndices, ...] = ()
     notes: tuple[str, ...] = ()
     cost: RecorderCost | None = None
+    ddp_groups: tuple[GroupInfo, ...] = ()  # over which the wrapped models reduce
 
 
 @dataclass(frozen=True)
@@ -220,10 +225,7 @@ def read_rank(path: Path) -> tuple[Header, RankTrace]:
     try:
         with opened(path) as fd:
             header = _read_header(path, fd)
-            read = partial(_read_records, path, fd, header.closed)
-            detail = read(header.detail, DETAIL_DTYPE)
-            ring = read(header.ring, DETAIL_DTYPE)
-            steps = read(header.steps, STEP_DTYPE)
+            detail, ring, steps = _read_regions(path, fd, header)
     except OSError as error:
         raise BadTraceFile(path, f"cannot be read ({error.strerror})") from error
     facts = read_facts(path.with_suffix(".facts.jsonl"))
@@ -231,6 +233,8 @@ def read_rank(path: Path) -> tuple[Header, RankTrace]:
     sound = plausible(records, header.rank.began_ns)
     if len(sound) < len(records):
         facts.notes.insert(0, _left_out(path, len(records) - len(sound), len(records)))
+    if header.stopped is not None:
+        facts.notes.append(f"recording ended before the training: {header.stopped}")
     trace = RankTrace(
         path,
         header.rank,
@@ -244,6 +248,7 @@ def read_rank(path: Path) -> tuple[Header, RankTrace]:
         tuple(facts.drawn.values()),
         tuple(facts.notes),
         facts.cost,
+        tuple(facts.ddp_groups),
     )
     return header, trace
 
@@ -288,19 +293,42 @@ def _read_header(path: Path, fd: int) -> Header:
     return header
 
 
+def _read_regions(path: Path, fd: int, header: Header) -> tuple[Records, Records, Records]:
+    """Detail, ring and step rows; read again if a writer beside us moved records meanwhile."""
+    read = partial(_read_records, path, fd, header.closed)
+    for _ in range(READ_TRIES):
+        before = _generation(fd, header)
+        regions = (
+            read(header.detail, DETAIL_DTYPE),
+            read(header.ring, DETAIL_DTYPE),
+            read(header.steps, STEP_DTYPE),
+        )
+        if before % 2 == 0 and before == _generation(fd, header):
+            break
+        time.sleep(READ_AGAIN_S)
+    return regions
+
+
+def _generation(fd: int, header: Header) -> int:
+    """How often the writer began or ended to move records; a closed file moves none."""
+    if header.closed:
+        return 0
+    return int.from_bytes(os.pread(fd, 8, events.GENERATION_OFFSET), "little")
+
+
 def _read_records(
     path: Path, fd: int, closed: bool, region: Region, dtype: np.dtype[np.void]
 ) -> Records:
     """Read a region up to its first block of zeros: records are added from its beginning on.
 
-    A file that is still open grows piece by piece, so its last region may end beyond the file.
+    A file that is still open has regions that it has not come to yet, beyond its end.
     """
     size = os.fstat(fd).st_size
     length = region.records * dtype.itemsize
     if not 0 <= region.offset <= MAX_OFFSET or not 0 <= length <= MAX_REGION_BYTES:
         raise BadTraceFile(path, f"its header claims an impossible region at {region.offset}")
     end = region.offset + length
-    if length and end > size and (closed or region.offset >= size):
+    if length and end > size and closed:
         raise BadTraceFile(
             path, f"is truncated: it has {size} bytes, and its records go up to byte {end}"
         )

@@ -53,9 +53,9 @@ class _Rank:
         values |= {"begin_ns": int(begin), "end_ns": int(end), "peer": -1, **fields}
         self.records.append(tuple(values.values()))
 
-    def phase(self, phase: Phase, ms: float, sync: int) -> None:
+    def phase(self, phase: Phase, ms: float, step: int, sync: int | None = None) -> None:
         begin, self.now = self.now, self.now + ms * MS
-        self.add(Kind.SPAN, phase, begin, self.now, step=sync, sync=sync)
+        self.add(Kind.SPAN, phase, begin, self.now, step=step, sync=step if sync is None else sync)
 
 
 def simulate(
@@ -84,7 +84,7 @@ def simulate(
         )
         for rank, state in enumerate(states):
             spent = times(rank, sync)
-            state.phase(Phase.OPTIMIZER, spent.optimizer, sync + 1)
+            state.phase(Phase.OPTIMIZER, spent.optimizer, sync, sync + 1)
             state.add(Kind.STEP, 0, state.step_begin, state.now, step=sync, sync=sync + 1)
             state.step_begin = state.now
             state.now += spent.between * MS

@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 TRAIN = ROOT / "sample_traces" / "programs" / "train.py"
 PROGRAMS = Path(__file__).parent / "programs"
 JOB_SECONDS = 90
+TRIES = 12
+TORCHS_ABORT = "terminate called without an active exception"
 _JOB_VARIABLE = "TEST_JOB_OF_DDPDOCTOR"
 
 
@@ -90,6 +92,22 @@ def finish(
     with started(command, cwd, env) as process:
         out, err = process.communicate(timeout=seconds)
     return Finished(process.returncode, out, err)
+
+
+def finish_unrecorded(
+    command: Sequence[str], cwd: Path, env: dict[str, str] | None = None
+) -> Finished:
+    """Run a job whose ranks are not recorded to its end.
+
+    Ranks of torch 2.13 on gloo abort at exit in about a third of plain runs, without us and also
+    after `destroy_process_group`; such a run is repeated. Recorded ranks are not given
+    this excuse.
+    """
+    for _ in range(TRIES):
+        done = finish(command, cwd, env)
+        if TORCHS_ABORT not in done.err:
+            break
+    return done
 
 
 def _kill_all(job: str) -> None:

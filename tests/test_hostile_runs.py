@@ -162,8 +162,10 @@ def test_a_world_of_a_million_ranks_is_said_in_a_line(tmp_path: Path) -> None:
         '"indices": [1], "contents": []}}',
         '{"fact": "drawn", "data": {"loader": 0, "epoch": 0, "drawn": 20, "threshold": 1.0, '
         '"indices": [18446744073709551616], "contents": [null]}}',
+        '{"fact": "drawn", "data": {"loader": 0, "epoch": 0, "drawn": 20, "threshold": 1.0, '
+        '"indices": [1], "contents": [null], "levels": [0.5, 0.5]}}',
     ],
-    ids=range(9),
+    ids=range(10),
 )
 def test_absurd_facts_are_a_note(line: str, tmp_path: Path) -> None:
     folder = store(small_run(), tmp_path / "run")

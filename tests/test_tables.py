@@ -55,8 +55,31 @@ def test_the_terms_add_up_to_the_step_and_none_is_negative(run: Run) -> None:
 @settings(max_examples=40, deadline=None)
 def test_segments_tile_each_rank(run: Run) -> None:
     for _, own in build_tables(run).segments.groupby("rank"):
-        assert (own["begin_ns"].to_numpy()[1:] == own["end_ns"].to_numpy()[:-1]).all()
-        assert (own["end_ns"] > own["begin_ns"]).all()
+        inside = own[own["step"] >= 0]
+        assert (inside["begin_ns"].to_numpy()[1:] == inside["end_ns"].to_numpy()[:-1]).all()
+        assert (inside["end_ns"] > inside["begin_ns"]).all()
+
+
+@pytest.mark.parametrize("stride", [2, 4])
+def test_a_late_rank_is_the_same_where_only_some_steps_were_kept(stride: int) -> None:
+    """The time between kept steps is nobody's: neither between steps nor a wait."""
+
+    def thinned(trace):
+        return replace(trace, detail=trace.detail[trace.detail["step"] % stride == 0])
+
+    run = simulate(lambda rank, step: StepTimes(forward=45 if rank else 5), steps=200)
+
+    whole, some = analyze(run), analyze(with_ranks(run, thinned))
+
+    for before, after in zip(whole.ranks, some.ranks, strict=True):
+        assert after.times.step_ms == pytest.approx(before.times.step_ms, abs=0.1)
+        assert after.times.between_ms == pytest.approx(before.times.between_ms, abs=0.1)
+    late = some.ranks[1].late
+    assert late is not None
+    assert late.last_share == 1
+    assert late.caused_delay_ms == pytest.approx(40)
+    assert late.excesses[0].phase is Phase.FORWARD
+    assert late.excesses[0].coverage == pytest.approx(1, abs=0.05)
 
 
 @given(runs())

@@ -8,6 +8,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -76,27 +77,109 @@ def test_a_closed_file_is_small(tmp_path: Path) -> None:
     assert path.stat().st_size < 4096
 
 
-@given(records=st.integers(0, 3 * RING_RECORDS), budget=st.integers(1, 2 * RING_RECORDS))
-@settings(max_examples=15, deadline=None)
-def test_past_the_budget_the_newest_records_are_kept(
-    records: int, budget: int, tmp_path_factory: pytest.TempPathFactory
+@given(
+    steps=st.integers(0, 3 * RING_RECORDS),
+    records_a_step=st.integers(1, 3),
+    budget=st.integers(64, 2 * RING_RECORDS),
+)
+@settings(max_examples=25, deadline=None)
+def test_past_the_budget_every_2_to_the_k_th_step_stays_and_the_newest_records(
+    steps: int, records_a_step: int, budget: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("budget")
     file = open_file(folder, detail_bytes=budget * 64)
-    for step in range(records):
-        add_span(file, step)
-    dropped = file.dropped
+    for step in range(steps):
+        for _ in range(records_a_step):
+            file.finish(add_span(file, step), 1000 + step)
+    stride = file.stride
     file.close()
 
     _, trace = read_rank(rank_path(folder))
 
-    oldest_in_ring = max(0, records - RING_RECORDS)
-    kept = sorted(
-        set(range(min(records, budget)))
-        | (set(range(oldest_in_ring, records)) if dropped else set())
-    )
-    assert trace.detail["step"].tolist() == kept
-    assert dropped == max(0, records - budget)
+    kept, counts = np.unique(trace.detail["step"], return_counts=True)
+    strided = range(0, steps, stride)
+    assert set(strided) <= set(kept.tolist())
+    assert (counts[np.isin(kept, strided)] == records_a_step).all()
+    assert len(strided) * records_a_step <= budget
+    assert len(np.unique(trace.detail["commit"])) == len(trace.detail)
+    assert (trace.detail["end_ns"] == 1000 + trace.detail["step"]).all()
+    if steps:
+        assert kept[-1] == steps - 1
+
+
+def test_a_collective_that_completes_after_the_detail_was_thinned_out_is_completed(
+    tmp_path: Path,
+) -> None:
+    file = open_file(tmp_path, detail_bytes=64 * 64)
+    serials = {step: add_span(file, step) for step in range(100)}
+    for step, serial in serials.items():
+        file.finish(serial, 1000 + step)
+    file.close()
+
+    _, trace = read_rank(rank_path(tmp_path))
+
+    assert (trace.detail["end_ns"] == 1000 + trace.detail["step"]).all()
+
+
+def test_a_million_steps_are_within_their_rows(tmp_path: Path) -> None:
+    """Neighbours are joined, so that times add up to those of all steps."""
+    file = open_file(tmp_path, step_rows=100_000)
+    for step in range(1_000_000):
+        file.add_step((step, 1, 2, 3, 4, 5, 6, step + 1))
+    file.close()
+
+    _, trace = read_rank(rank_path(tmp_path))
+
+    assert len(trace.steps) <= 100_000
+    assert trace.steps["input_us"].sum() == 1_000_000
+    assert trace.steps["between_us"].sum() == 6_000_000
+    assert trace.steps["sync"][-1] == 1_000_000
+
+
+def test_a_reader_beside_a_writer_sees_whole_records(tmp_path: Path) -> None:
+    """While the detail is thinned out again and again."""
+    file = open_file(tmp_path, detail_bytes=512 * 64)
+    enough = threading.Event()
+
+    def write() -> None:
+        step = 0
+        while not enough.is_set():
+            file.finish(add_span(file, step), 1000 + step)
+            step += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(20):
+            _, trace = read_rank(rank_path(tmp_path))
+            ended = trace.detail[trace.detail["end_ns"] > 0]
+            assert (ended["end_ns"] == 1000 + ended["step"]).all()
+            assert (trace.detail["begin_ns"] == 100 + trace.detail["step"]).all()
+    finally:
+        enough.set()
+        writer.join()
+    assert file.stride > 1
+    file.close()
+
+
+def test_a_file_that_another_process_truncates_kills_nobody(tmp_path: Path) -> None:
+    file = open_file(tmp_path)
+    add_span(file, 0)
+    os.truncate(rank_path(tmp_path), 0)
+
+    add_span(file, 1)
+    file.close()
+
+    assert rank_path(tmp_path).exists()
+
+
+def test_why_recording_stopped_is_read(tmp_path: Path) -> None:
+    file = open_file(tmp_path)
+    file.stop("OSError: No space left on device")
+
+    _, trace = read_rank(rank_path(tmp_path))
+
+    assert trace.notes == ("recording ended before the training: OSError: No space left on device",)
 
 
 def test_threads_write_beside_each_other(tmp_path: Path) -> None:

@@ -107,13 +107,19 @@ def _local_times(tables: Tables, rank: int, deciding: _Deciding) -> Floats:
 
 
 def _together_before(tables: Tables, rank: int, syncs: Ints, sync_points: Ints) -> Ints:
-    """The last moment before each step at which the rank had waited for the others."""
-    steps = tables.steps[tables.steps["rank"] == rank].drop_duplicates("sync").set_index("sync")
-    begins = steps["begin_ns"].reindex(syncs).to_numpy(np.int64)
+    """The last moment before each step at which the rank had waited for the others.
+
+    Where the step before was not kept in detail, the step's own begin stands for it.
+    """
+    own = tables.steps[tables.steps["rank"] == rank].drop_duplicates("sync")
+    follows = own["begin_ns"].to_numpy(np.int64)[1:] == own["end_ns"].to_numpy(np.int64)[:-1]
+    own = own.assign(follows=np.concatenate([[False], follows])[: len(own)]).set_index("sync")
+    begins = own["begin_ns"].reindex(syncs).to_numpy(np.int64)
     if not len(sync_points):
         return begins
     index = np.searchsorted(sync_points, begins, "right") - 1
-    return np.where(index >= 0, sync_points[np.maximum(index, 0)], begins)
+    is_near = own["follows"].reindex(syncs).to_numpy(np.bool_) & (index >= 0)
+    return np.where(is_near, sync_points[np.maximum(index, 0)], begins)
 
 
 def _run_queue(tables: Tables, rank: int, syncs: Ints) -> Floats:

@@ -21,6 +21,7 @@ When it is wrong
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -28,6 +29,7 @@ from ddpdoctor.analysis.model import Analysis, PhaseTimes
 from ddpdoctor.checks import NotEnoughData, trace_check
 from ddpdoctor.events import HotLine, LoaderInfo, Phase
 from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
+from ddpdoctor.tracefile import RankTrace
 from ddpdoctor.wording import percent
 
 STEPS_NEEDED: Final = 5
@@ -56,7 +58,7 @@ def _finding(run: Analysis, measured: dict[int, PhaseTimes], least: int) -> Find
     times = measured[least]
     share = times.input_ms / times.step_ms
     trace = next(trace for trace in run.run.ranks if trace.info.rank == least)
-    loader = trace.loaders[min(trace.loaders)] if trace.loaders else None
+    loader = _main_loader(trace) if trace.loaders else None
     counted = run.tables.steps["sync"].between(run.steps.first_sync, run.steps.last_sync)
     own = run.tables.steps[counted & (run.tables.steps["rank"] == least)]
     return Finding(
@@ -82,6 +84,16 @@ def _finding(run: Analysis, measured: dict[int, PhaseTimes], least: int) -> Find
     )
 
 
+def _main_loader(trace: RankTrace) -> LoaderInfo:
+    """The one that gave the training most batches; the first where that is not known."""
+    batches: Counter[int] = Counter()
+    for epoch in trace.drawn:
+        info = trace.loaders.get(epoch.loader)
+        if info is not None:
+            batches[info.loader] += epoch.drawn // (info.batch_size or 1)
+    return max(trace.loaders.values(), key=lambda info: (batches[info.loader], -info.loader))
+
+
 def _where(rank: int, lines: tuple[HotLine, ...]) -> tuple[Location, ...]:
     """The line that was seen most during input wait: in the dataset where there are no workers."""
     seen = [line for line in lines if line.phase is Phase.INPUT]
@@ -98,9 +110,10 @@ def _fix(loader: LoaderInfo | None, times: PhaseTimes, cpus: int | None) -> str:
         return f"Give the loader more workers (num_workers), or cheaper samples.{at_best}"
     if loader.workers == 0:
         wanted = max(1, math.ceil(times.input_ms / max(rest_ms, 1e-3)))
-        hidden = f"DataLoader(..., num_workers={wanted}, persistent_workers=True)"
-        enough = _enough_cpus(wanted, cpus)
-        return f"The batches are made by the training thread itself: use {hidden}{enough}.{at_best}"
+        workers = wanted if cpus is None else min(wanted, max(1, cpus - 1))
+        hidden = f"DataLoader(..., num_workers={workers}, persistent_workers=True)"
+        limit = _limit(wanted, workers, cpus)
+        return f"The batches are made by the training thread itself: use {hidden}{limit}.{at_best}"
     return (
         f"{loader.workers} workers are too slow for this step: raise num_workers while CPUs "
         f"are free "
@@ -109,7 +122,10 @@ def _fix(loader: LoaderInfo | None, times: PhaseTimes, cpus: int | None) -> str:
     )
 
 
-def _enough_cpus(wanted: int, cpus: int | None) -> str:
-    if cpus is None or wanted < cpus:
+def _limit(wanted: int, workers: int, cpus: int | None) -> str:
+    if workers == wanted and (cpus is None or workers < cpus):
         return ""
-    return f" (more than the {cpus} CPUs allow: make a sample cheaper as well)"
+    return (
+        f" (it would take {wanted} to hide the input, and the rank may use {cpus} "
+        f"CPU{'' if cpus == 1 else 's'}: make a sample cheaper as well)"
+    )

@@ -17,18 +17,24 @@ What to do
 When it is wrong
     A DistributedSampler repeats up to world size - 1 samples to make the ranks' shares equal, which
     is allowed for. Ranks that read shards of their own may draw equal indices of different data:
-    the
-    fingerprints tell. Where batches cannot be taken apart the confidence is lower. Sampling with
-    replacement repeats by intent and is skipped.
+    the fingerprints tell. *Certain*: tensors that are nearly unique to a sample agree. *Likely*:
+    they do not, but labels do, and not only because both ranks' data are sorted by them; random
+    augmentation looks so. Shards whose labels go round in the same way look so, too. *Possible*,
+    and not counted as a problem: nothing told the two apart, as where batches cannot be taken
+    apart. Samples that are augmented and have no label are taken for different ones.
+    Only ranks that reduce their gradients together are compared. Where a rank repeats its own
+    samples about as often as those of the others it draws with replacement, and the check is
+    skipped; of a sampler without an end the first pass over the dataset is compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddpdoctor.analysis.model import Analysis
-from ddpdoctor.analysis.overlap import LEAST_DRAWN, Overlap, overlaps
+from ddpdoctor.analysis.overlap import LEAST_DRAWN, Contents, Overlap, overlaps
 from ddpdoctor.checks import NotEnoughData, trace_check
 from ddpdoctor.events import LoaderInfo
 from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
@@ -36,6 +42,17 @@ from ddpdoctor.wording import percent, rank_list
 
 OVERLAP_WARNING: Final = 0.02  # of an epoch, beyond padding: less is lost in how epochs are cut
 OVERLAP_ERROR: Final = 0.20
+OWN_REPEATS: Final = 0.25  # of the overlap; drawing with replacement has a half and more
+WITH_REPLACEMENT: Final = "the sampler draws with replacement, so repeats are meant"
+CONFIDENCE: Final = {
+    Contents.SAME: Confidence.CERTAIN,
+    Contents.ALIKE: Confidence.LIKELY,
+    Contents.UNKNOWN: Confidence.POSSIBLE,
+}
+CONTENTS_ARE: Final = {
+    Contents.SAME: "the same",
+    Contents.ALIKE: "alike in their labels, as those of augmented samples are",
+}
 
 
 @trace_check("DD302", "repeated-samples")
@@ -45,32 +62,60 @@ def repeated_samples(run: Analysis) -> Iterator[Finding]:
         raise NotEnoughData("one rank's samples; two are needed to compare")
     if not all(any(e.drawn >= LEAST_DRAWN for e in trace.drawn) for trace in traces):
         raise NotEnoughData("indices of a map-style dataset were not seen on every rank")
-    if any(loader.replacement for trace in traces for loader in trace.loaders.values()):
-        raise NotEnoughData("the sampler draws with replacement, so repeats are meant")
-    repeated = [
+    judged = [
         overlap
         for overlap in overlaps(traces, run.world_size)
-        if overlap.share >= OVERLAP_WARNING and overlap.same_data is not False
+        if not any(_replaces(trace.loaders.get(overlap.loader)) for trace in traces)
     ]
-    for loader in sorted({overlap.loader for overlap in repeated}):
-        yield _finding([o for o in repeated if o.loader == loader], run, loader)
+    if not judged and any(map(_replaces, (i for trace in traces for i in trace.loaders.values()))):
+        raise NotEnoughData(WITH_REPLACEMENT)
+    repeated = [o for o in _of_same_data(judged) if o.share >= OVERLAP_WARNING]
+    meant = [o for o in repeated if o.own_repeats >= OWN_REPEATS * o.share]
+    causes: dict[str, list[Overlap]] = defaultdict(list)
+    for overlap in repeated:
+        if overlap not in meant:
+            causes[_fix(_info(run, overlap.loader), run.world_size)].append(overlap)
+    for fix, found in causes.items():
+        yield _finding(found, run, fix)
+    if meant and not causes:
+        raise NotEnoughData(WITH_REPLACEMENT)
 
 
-def _finding(repeated: list[Overlap], run: Analysis, loader: int) -> Finding:
-    worst = max(repeated, key=lambda overlap: overlap.share)
+def _replaces(info: LoaderInfo | None) -> bool:
+    return info is not None and info.replacement
+
+
+def _of_same_data(judged: Sequence[Overlap]) -> Iterator[Overlap]:
+    """For each loader and two ranks the epochs that tell most; none where the data differ."""
+    pairs: dict[tuple[int, tuple[int, int]], list[Overlap]] = defaultdict(list)
+    for overlap in judged:
+        pairs[overlap.loader, overlap.ranks].append(overlap)
+    for epochs in pairs.values():
+        surest = max(overlap.contents for overlap in epochs)
+        if surest > Contents.UNKNOWN:
+            yield from (overlap for overlap in epochs if overlap.contents > Contents.UNKNOWN)
+        elif all(overlap.contents is Contents.UNKNOWN for overlap in epochs):
+            yield from epochs
+
+
+def _info(run: Analysis, loader: int) -> LoaderInfo | None:
+    return next((trace.loaders[loader] for trace in run.run.ranks if loader in trace.loaders), None)
+
+
+def _finding(repeated: Sequence[Overlap], run: Analysis, fix: str) -> Finding:
+    worst = max(repeated, key=lambda overlap: (overlap.contents, overlap.share))
+    info = _info(run, worst.loader)
     ranks = tuple(sorted({rank for overlap in repeated for rank in overlap.ranks}))
-    info = next((trace.loaders[loader] for trace in run.run.ranks if loader in trace.loaders), None)
-    seen = worst.same_data is not None
     share = min(1.0, worst.share)
     return Finding(
-        severity=Severity.ERROR if share >= OVERLAP_ERROR and seen else Severity.WARNING,
-        confidence=Confidence.CERTAIN if seen else Confidence.POSSIBLE,
+        severity=_severity(worst.contents, share),
+        confidence=CONFIDENCE[worst.contents],
         message=(
-            f"{rank_list(ranks)} train on the same samples: in epoch {worst.epoch} ranks "
+            f"{rank_list(ranks)} {_train_on(worst)}: in epoch {worst.epoch} ranks "
             f"{worst.ranks[0]} and {worst.ranks[1]} share {percent(share)} of what they drew"
-            + ("" if seen else " (equal indices; the contents could not be compared)")
+            + _reserve(worst)
         ),
-        fix=_fix(info, run.world_size),
+        fix=fix,
         culprits=ranks,
         steps=((run.steps.first_sync, run.steps.last_sync),) if run.steps.counted else (),
         evidence=tuple(_evidence(worst, share, info)),
@@ -78,13 +123,32 @@ def _finding(repeated: list[Overlap], run: Analysis, loader: int) -> Finding:
     )
 
 
+def _severity(contents: Contents, share: float) -> Severity:
+    if contents is Contents.UNKNOWN:
+        return Severity.INFO
+    return Severity.ERROR if share >= OVERLAP_ERROR else Severity.WARNING
+
+
+def _train_on(overlap: Overlap) -> str:
+    known = overlap.contents is not Contents.UNKNOWN
+    return "train on the same samples" if known else "draw the same indices"
+
+
+def _reserve(overlap: Overlap) -> str:
+    if overlap.contents is not Contents.UNKNOWN:
+        return ""
+    if overlap.compared:
+        return "; what was compared of the samples does not tell whether they are the same"
+    return "; the samples could not be compared, and are others if each rank reads data of its own"
+
+
 def _evidence(worst: Overlap, share: float, info: LoaderInfo | None) -> Iterator[Evidence]:
     yield Evidence(
         "samples that both ranks drew, beyond padding", 100 * share, "%", 100 * OVERLAP_WARNING
     )
     yield Evidence("shared samples whose contents were compared", worst.compared)
-    if worst.same_data is not None:
-        yield Evidence("their contents are", "the same" if worst.same_data else "not the same")
+    if worst.contents in CONTENTS_ARE:
+        yield Evidence("their contents are", CONTENTS_ARE[worst.contents])
     if info is not None:
         yield Evidence("sampler", info.sampler)
         yield Evidence("samples in the dataset", info.dataset_length)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+import os
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpdoctor.recorder import session
+from ddpdoctor.recorder.guard import Guard
+
+if TYPE_CHECKING:
+    from ddpdoctor.recorder.session import Recorder
 
 log = logging.getLogger("ddpdoctor")
 
@@ -29,10 +33,30 @@ def wrap(module: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
             "call torch.distributed.init_process_group before ddpdoctor.wrap"
         )
         return module
-    recorder = session.begin()
+    recorder = begin()
     model = module
     if not isinstance(module, DistributedDataParallel):
         model = DistributedDataParallel(module, *args, **kwargs)
     if recorder is not None:
         recorder.guard.run(recorder.add, model)
     return model
+
+
+def begin() -> Recorder | None:
+    """The recorder of this process, begun if need be; None where there is nothing to record."""
+    if os.environ.get("DDPDOCTOR_DISABLE", "0") not in ("", "0"):
+        return None
+    return Guard(_cannot_record).run(_begin)
+
+
+def _begin() -> Recorder | None:
+    """The import, too, may fail: where a private name of torch is gone."""
+    from ddpdoctor.recorder import session
+
+    return session.begin()
+
+
+def _cannot_record(error: Exception) -> None:
+    log.warning(
+        "ddpdoctor: cannot record here; training goes on (%s: %s)", type(error).__name__, error
+    )

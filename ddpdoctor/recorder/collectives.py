@@ -1,8 +1,8 @@
 """Every collective of the process, from Python and from C++, with arrival and completion.
 
-A kernel stands in front of each `c10d` operation: stamp, call the backend's kernel outside every
-`try` and exactly once, stamp again. The completion comes from the Work's future, on a thread of
-the backend.
+A kernel stands in front of each `c10d` operation: stamp, call the backend's kernel exactly once,
+stamp again. An error of the backend is noted and goes on as it was. The completion comes from the
+Work's future, on a thread of the backend.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ _OPS: Final = (  # the first prefix that fits
 )
 _SENDS: Final = frozenset({"send", "recv"})  # torch.distributed's functions that block
 _PEER_ARGUMENTS: Final = ("root_rank", "dst", "src")
-_DRAIN_SECONDS: Final = 2.0
+# A callback that comes after the interpreter has begun to end aborts the process. gloo itself
+# waits at exit for what is pending, up to its own timeout of 30 minutes.
+_DRAIN_SECONDS: Final = 30 * 60.0
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,10 @@ class _Issued:
     """A collective between the two stamps of its kernel."""
 
     serial: int
+    group: _Group
     on_host: bool
     blocking: BlockingCall | None
+    issued_ns: int = 0
 
 
 class Collectives:
@@ -137,10 +141,15 @@ class Collectives:
     ) -> private.Kernel:
         signature = _Signature.of(operation)
         guard, before, after = self._guard, self._before, self._after
+        failed = self._failed
 
         def kernel(keyset: Any, *arguments: Any) -> Any:
             issued = guard.run(before, signature, arguments)
-            result = redispatch(keyset, *arguments)
+            try:
+                result = redispatch(keyset, *arguments)
+            except BaseException:
+                guard.run(failed, issued, signature, arguments)
+                raise
             if issued is not None:
                 guard.run(after, issued, result)
             return result
@@ -171,32 +180,53 @@ class Collectives:
             seq = _take_number(group, point_to_point=bool(flags & Flag.POINT_TO_POINT))
             serial = self._file.add(
                 Kind.COLLECTIVE, signature.op, flags, self._phases.depth if on_thread else 0,
-                self._phases.step, self._phases.sync, seq, group.index, bucket,
+                self._phases.step_of_record, self._phases.sync, seq, group.index, bucket,
                 self._sites.here(caller), peer, arrived, 0, 0, nbytes,
             )  # fmt: skip
-        return _Issued(serial, on_host, blocking)
+        return _Issued(serial, group, on_host, blocking)
+
+    def _failed(
+        self, issued: _Issued | None, signature: _Signature, arguments: tuple[Any, ...]
+    ) -> None:
+        """The backend raised: the call ends here, and its number may still be free."""
+        if issued is None:
+            return
+        now = time.monotonic_ns()
+        if issued.blocking is not None:
+            issued.blocking.end_ns = now
+        self._file.finish(issued.serial, now)
+        self._file.flag(issued.serial, Flag.FAILED)
+        group = private.unbox_group(arguments[signature.group])
+        with issued.group.lock:
+            issued.group.next_seq = private.sequence_number(group)
 
     def _after(self, issued: _Issued, result: Any) -> None:
-        self._file.issued(issued.serial, time.monotonic_ns())
-        if not issued.on_host:
-            return  # on CUDA the future completes when the work is enqueued, not when it is done
+        issued.issued_ns = time.monotonic_ns()
+        if not issued.on_host:  # there a future completes when the work is enqueued, not when done
+            self._file.finish(issued.serial, 0, issued.issued_ns)
+            return
 
         def completed(_future: object) -> None:
             now = time.monotonic_ns()
             self._guard.run(self._completed, issued, now)
+            self._pending.discard(issued.serial)  # also when recording has gone off
 
         self._pending.add(issued.serial)
-        completion = private.when_complete(result, completed)
+        completion = None
+        try:
+            completion = private.when_complete(result, completed)
+        finally:
+            if completion is not private.Completion.CALLBACK:
+                self._pending.discard(issued.serial)
         if completion is private.Completion.DONE:
             self._completed(issued, time.monotonic_ns())
         elif completion is private.Completion.UNKNOWN:
-            self._pending.discard(issued.serial)
+            self._file.finish(issued.serial, 0, issued.issued_ns)
 
     def _completed(self, issued: _Issued, now: int) -> None:
-        self._pending.discard(issued.serial)
         if issued.blocking is not None:
             issued.blocking.end_ns = now
-        self._file.finish(issued.serial, now)
+        self._file.finish(issued.serial, now, issued.issued_ns)
 
     def _blocks(
         self, signature: _Signature, arguments: tuple[Any, ...], caller: FrameType | None

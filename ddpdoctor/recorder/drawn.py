@@ -2,51 +2,93 @@
 
 from __future__ import annotations
 
+import time
 import zlib
-from typing import Any, Final
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from math import isfinite
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from ddpdoctor.events import DrawnIndices
+from ddpdoctor.events import INDEX_ITSELF, DrawnIndices
+from ddpdoctor.recorder.guard import Guard
 from ddpdoctor.sketch import index_hashes
 
 KEPT: Final = 2048  # indices kept an epoch before the sampled share is halved
-FINGERPRINTS_A_BATCH: Final = 8  # delivered samples looked into per batch
-_LEAVES: Final = 4  # tensors of a batch that are looked at
+LOOKED_INTO: Final = 512  # of these, samples looked into before that share is halved
+_LEAVES: Final = 4  # tensors of a sample that are looked at
+_LEAVES_OF_A_BATCH: Final = 64  # more may be a list of samples
+_DEPTH: Final = 4  # nesting of containers in which they are looked for
 _ELEMENTS: Final = 64  # elements of each tensor that enter a fingerprint
+_LEVEL_LEAST: Final = 16  # elements; fewer are labels
+_LEVEL_MOST: Final = 1024  # elements, evenly spread, whose mean is taken
 _FULL: Final = 2**64
+_FIRST_WRITE_S: Final = 30.0  # then at twice the time, so that a long epoch is written seldom
+_REPEATS_OF_ONE_PASS: Final = 0.002  # a sampler that ends draws an index once
+
+Indices = npt.NDArray[np.int64]
+Result = TypeVar("Result")
+
+
+def none_if_it_fails(call: Callable[..., Result], *arguments: object) -> Result | None:
+    """Ask an object of the user's; whatever it raises means "not known", and recording goes on."""
+    return Guard(lambda _error: None).run(call, *arguments)
 
 
 class DrawnSample:
     """Indices of one loader in one epoch whose hash is below a threshold.
 
     The threshold halves whenever more than KEPT are held, so memory is bounded and any two
-    ranks can be compared on the smaller of their thresholds (a KMV sketch).
+    ranks can be compared on the smaller of their thresholds (a KMV sketch). Those with the
+    lowest hashes are looked into, so that ranks look into the same ones, and ever fewer a batch.
     """
 
-    def __init__(self, loader: int, epoch: int) -> None:
-        self.loader = loader
-        self.epoch = epoch
+    def __init__(self) -> None:
         self.drawn = 0
         self._limit = _FULL
         self._kept: dict[int, tuple[int, ...] | None] = {}
+        self._look_limit = _FULL
+        self._looked_into: list[int] = []  # hashes
+        self._levels: dict[int, float] = {}
+        self._times: dict[int, int] = {}  # how often each was drawn after the first time
 
-    def add(self, indices: npt.NDArray[np.int64], batch: Any, *, in_order: bool) -> None:
+    def add(self, indices: Indices, batch: Any, *, in_order: bool) -> None:
         """Take in one delivered batch and the indices it was drawn from."""
         self.drawn += len(indices)
         hashes = index_hashes(indices)
         chosen = np.flatnonzero(hashes <= np.uint64(self._limit - 1))
-        contents = _Contents(batch, len(indices)) if in_order else None
-        for count, position in enumerate(chosen.tolist()):
+        contents = none_if_it_fails(_Contents, batch, len(indices)) if in_order else None
+        look_limit = self._limit_for(hashes) if contents is not None else 0
+        for position in chosen.tolist():
             index = int(indices[position])
             if index in self._kept:
+                self._times[index] = self._times.get(index, 0) + 1
                 continue
-            looked_at = contents is not None and count < FINGERPRINTS_A_BATCH
-            self._kept[index] = contents.of(position) if looked_at and contents else None
+            self._kept[index] = None
+            if contents is not None and int(hashes[position]) < look_limit:
+                self._looked_into.append(int(hashes[position]))
+                none_if_it_fails(self._look_into, contents, position, index)
         while len(self._kept) > KEPT:
             self._halve()
+
+    def _limit_for(self, hashes: npt.NDArray[np.uint64]) -> int:
+        """Below which hash to look into the samples of a batch."""
+        while len(self._looked_into) + _below(hashes, self._look_limit) > LOOKED_INTO:
+            self._look_limit //= 2
+            self._looked_into = [one for one in self._looked_into if one < self._look_limit]
+        return self._look_limit
+
+    def _look_into(self, contents: _Contents, position: int, index: int) -> None:
+        parts = contents.parts(position)
+        self._kept[index] = tuple(_fingerprint(part, index) for part in parts) or None
+        level = next((_level(part) for part in parts if part.numel() >= _LEVEL_LEAST), None)
+        if level is not None and isfinite(level):
+            self._levels[index] = level
 
     def _halve(self) -> None:
         self._limit //= 2
@@ -54,53 +96,175 @@ class DrawnSample:
         inside = index_hashes(kept) <= np.uint64(self._limit - 1)
         for index in kept[~inside].tolist():
             del self._kept[index]
+            self._times.pop(index, None)
+            self._levels.pop(index, None)
 
-    def summary(self) -> DrawnIndices:
+    @property
+    def repeats(self) -> int:
+        return sum(self._times.values())
+
+    def summary(self, loader: int, epoch: int) -> DrawnIndices:
         return DrawnIndices(
-            self.loader,
-            self.epoch,
+            loader,
+            epoch,
             self.drawn,
             self._limit / _FULL,
             tuple(self._kept),
             tuple(self._kept.values()),
+            self.repeats,
+            tuple(map(self._levels.get, self._kept)),
         )
 
 
-def as_indices(drawn: Any) -> npt.NDArray[np.int64] | None:
+class DrawnEpoch:
+    """What one iteration drew ahead (for its workers) and what it delivered.
+
+    A sampler without an end goes through the dataset again and again, and in its second pass
+    a rank draws what others had in the first. Such a one tells itself by drawing an index
+    twice; of it only the first pass is kept.
+    """
+
+    def __init__(self, in_order: bool, pass_length: int | None) -> None:
+        self._in_order = in_order
+        self._pass_length = pass_length
+        self._ahead: deque[Indices | None] = deque()
+        self._sample = DrawnSample()
+        self._first_pass: DrawnIndices | None = None
+        self._countable = True
+        self._written_s = time.monotonic()
+        self._write_after_s = _FIRST_WRITE_S
+
+    def draws(self, indices: Indices | None) -> None:
+        self._ahead.append(indices)
+
+    def delivers(self, batch: Any, *, counts: bool) -> None:
+        """A batch of the indices that were drawn first; one for an evaluation counts not."""
+        if not self._ahead:
+            return
+        indices = self._ahead.popleft()
+        self._countable &= indices is not None
+        if indices is None or not self._countable or not counts:
+            return
+        after = self._sample.drawn + len(indices)
+        if self._first_pass is None and self._pass_length and after > self._pass_length:
+            self._first_pass = self._sample.summary(0, 0)
+        self._sample.add(indices, batch, in_order=self._in_order)
+
+    def write_is_due(self) -> bool:
+        """Whether to write what there is of an unfinished epoch."""
+        due = time.monotonic() - self._written_s > self._write_after_s
+        if due:
+            self._written_s = time.monotonic()
+            self._write_after_s *= 2
+        return due
+
+    def summary(self, loader: int, epoch: int) -> DrawnIndices | None:
+        """None where the indices are no integers, or there are none (an iterable dataset)."""
+        if not self._countable or not self._sample.drawn:
+            return None
+        whole = self._sample.summary(loader, epoch)
+        if self._first_pass is None or not _is_endless(whole):
+            return whole
+        return replace(self._first_pass, loader=loader, epoch=epoch)
+
+
+def _is_endless(drawn: DrawnIndices) -> bool:
+    return drawn.repeats > max(2, _REPEATS_OF_ONE_PASS * len(drawn.indices))
+
+
+def as_indices(drawn: Any) -> Indices | None:
     """What a batch sampler drew, as integers; None for keys of another kind."""
+    if isinstance(drawn, (np.ndarray, torch.Tensor)):
+        drawn = drawn.tolist()
     items = drawn if isinstance(drawn, (list, tuple)) else [drawn]
-    if not all(type(item) is int or isinstance(item, np.integer) for item in items):
-        return None
+    if not _are_integers(items):
+        items = [_plain(item) for item in items]
+        if not _are_integers(items):
+            return None
     try:
         return np.asarray(items, np.int64)
     except OverflowError:
         return None
 
 
+def _are_integers(items: Sequence[Any]) -> bool:
+    return all(type(item) is int for item in items)
+
+
+def _plain(item: Any) -> Any:
+    """Samplers that go through `torch.randperm` yield tensors."""
+    if isinstance(item, np.integer) or (isinstance(item, torch.Tensor) and item.ndim == 0):
+        return item.item()
+    return item
+
+
 class _Contents:
     """Fingerprints of the samples of one delivered batch, row by row."""
 
     def __init__(self, batch: Any, rows: int) -> None:
-        leaves = list(_leaves(batch))
-        self._leaves = [leaf for leaf in leaves if leaf.ndim and leaf.shape[0] == rows][:_LEAVES]
+        leaves = list(islice(_leaves(batch, _DEPTH), _LEAVES_OF_A_BATCH))
+        stacked = [leaf for leaf in leaves if leaf.ndim and leaf.shape[0] == rows]
+        self._samples = _samples(batch, rows) if len(stacked) < len(leaves) else []
+        self._leaves = [] if self._samples else stacked[:_LEAVES]
 
-    def of(self, row: int) -> tuple[int, ...] | None:
-        if not self._leaves:
-            return None
-        return tuple(_fingerprint(leaf[row]) for leaf in self._leaves)
+    def parts(self, row: int) -> list[torch.Tensor]:
+        """The tensors of one sample; none where the batch cannot be taken apart."""
+        if self._samples:
+            return list(islice(_leaves(self._samples[row], _DEPTH), _LEAVES))
+        return [leaf[row] for leaf in self._leaves]
 
 
-def _fingerprint(sample: torch.Tensor) -> int:
+def _samples(batch: Any, rows: int) -> list[Any]:
+    """Of a batch that was not stacked: its samples, or none where it has another form.
+
+    `collate_fn=list` gives a list of samples; `tuple(zip(*samples))`, as detection has it,
+    one list of all images and one of all targets. Two samples of two parts may be either.
+    """
+    if not isinstance(batch, (list, tuple)) or rows < 2:
+        return []
+    columns = bool(batch) and all(
+        isinstance(part, (list, tuple)) and len(part) == rows for part in batch
+    )
+    if columns and len(batch) != rows:
+        return list(zip(*batch, strict=True))
+    return list(batch) if len(batch) == rows and not columns else []
+
+
+def _fingerprint(sample: torch.Tensor, index: int) -> int:
     flat = sample.detach().reshape(-1)[:_ELEMENTS].contiguous()
+    if flat.numel() == 1 and flat.item() == index:
+        return INDEX_ITSELF
     return zlib.crc32(flat.view(torch.uint8).numpy().tobytes())
 
 
-def _leaves(batch: Any) -> list[torch.Tensor]:
-    """Tensors of a collated batch on the host, in a fixed order."""
+def _level(sample: torch.Tensor) -> float:
+    """Its mean, which an image mostly keeps when it is cropped or flipped."""
+    flat = sample.detach().reshape(-1)
+    mean = float(flat[:: -(-flat.numel() // _LEVEL_MOST)].to(torch.float32).mean())
+    return float(f"{mean:.6g}")
+
+
+def _leaves(batch: Any, depth: int) -> Iterator[torch.Tensor]:
+    """Tensors of a batch whose bytes can be read, in a fixed order."""
     if isinstance(batch, torch.Tensor):
-        return [batch] if batch.device.type == "cpu" and batch.layout is torch.strided else []
-    if isinstance(batch, dict):
-        batch = list(batch.values())
-    if isinstance(batch, (list, tuple)):
-        return [leaf for part in batch[:_LEAVES] for leaf in _leaves(part)]
-    return []
+        if _is_readable(batch):
+            yield batch
+    elif depth > 0:
+        if isinstance(batch, Mapping):
+            batch = list(batch.values())
+        if isinstance(batch, (list, tuple)):
+            for part in batch:
+                yield from _leaves(part, depth - 1)
+
+
+def _is_readable(tensor: torch.Tensor) -> bool:
+    """On the host, and laid out as its elements are."""
+    return (
+        tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and not (tensor.is_nested or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+    )
+
+
+def _below(hashes: npt.NDArray[np.uint64], limit: int) -> int:
+    return int((hashes <= np.uint64(limit - 1)).sum())

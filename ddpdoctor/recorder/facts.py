@@ -20,6 +20,10 @@ class FactsFile:
     def group(self, group: GroupInfo) -> None:
         self._write("group", group)
 
+    def ddp(self, group: GroupInfo) -> None:
+        """The group over which a wrapped model reduces its gradients."""
+        self._write("ddp", group)
+
     def site(self, number: int, site: Site) -> None:
         self._write("site", {"id": number, "site": asdict(site)})
 

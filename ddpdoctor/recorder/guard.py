@@ -13,8 +13,8 @@ Result = TypeVar("Result")
 class Guard:
     """Runs hooks. The first error calls `on_failure` once and silences all of them.
 
-    `cost_ns` is the time that hooks took on the thread that made the guard, by which the
-    recorder accounts for itself; on other threads the clock would mostly show waiting for the
+    `cost_ns` is the time that hooks took on `thread`, the training thread, by which the recorder
+    accounts for itself; on other threads the clock would mostly show waiting for the
     interpreter's lock.
     """
 
@@ -22,7 +22,7 @@ class Guard:
         self._on_failure = on_failure
         self.active = True
         self.cost_ns = 0
-        self._thread = threading.get_ident()
+        self.thread = threading.get_ident()
 
     def run(self, hook: Callable[..., Result], *arguments: object) -> Result | None:
         """The hook's result, or None when recording is or goes off."""
@@ -37,5 +37,5 @@ class Guard:
                 self._on_failure(error)
             return None
         finally:
-            if threading.get_ident() == self._thread:
+            if threading.get_ident() == self.thread:
                 self.cost_ns += time.perf_counter_ns() - began

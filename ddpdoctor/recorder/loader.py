@@ -6,36 +6,25 @@ import functools
 import sys
 import time
 import weakref
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
 import torch
+import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler
 
 from ddpdoctor.events import LoaderInfo, Phase
 from ddpdoctor.recorder import _torch_private as private
 from ddpdoctor.recorder.callsite import CallSites
-from ddpdoctor.recorder.drawn import DrawnSample, as_indices
+from ddpdoctor.recorder.drawn import DrawnEpoch, Indices, as_indices, none_if_it_fails
 from ddpdoctor.recorder.facts import FactsFile
+from ddpdoctor.recorder.feeding import Feeding, Iteration
 from ddpdoctor.recorder.guard import Guard
 from ddpdoctor.recorder.phases import Phases
 
 _EPOCHS_KEPT: Final = 4  # epochs described in full; after that those with a power of two
-_WRITE_EVERY_S: Final = 30.0  # what an unfinished epoch drew so far
-
-
-@dataclass
-class _Epoch:
-    """One pass over a loader: what was drawn ahead by workers, and what was delivered."""
-
-    sample: DrawnSample
-    in_order: bool
-    ahead: deque[npt.NDArray[np.int64] | None] = field(default_factory=deque)
-    countable: bool = True
-    written_s: float = field(default_factory=time.monotonic)
+LOADERS_KEPT: Final = 32  # different loaders that are described
+_UNNUMBERED: Final = -1
 
 
 class LoaderHooks:
@@ -46,12 +35,13 @@ class LoaderHooks:
         self._facts = facts
         self._sites = sites
         self._guard = guard
-        self._loaders: weakref.WeakKeyDictionary[DataLoader[Any], int] = weakref.WeakKeyDictionary()
-        self._epochs_begun: dict[int, int] = {}
-        self._epochs: weakref.WeakKeyDictionary[Any, _Epoch] = weakref.WeakKeyDictionary()
-        self._current: dict[int, _Epoch] = {}  # by loader; an exhausted iterator is soon freed
-        self._starting = False
-        self._drawn_at_start: list[npt.NDArray[np.int64] | None] = []
+        self._world_size = dist.get_world_size() if dist.is_initialized() else 1
+        self._feeding = Feeding(phases, self._begins_training)
+        self._iterations: weakref.WeakKeyDictionary[Any, Iteration] = weakref.WeakKeyDictionary()
+        self._numbers: dict[object, int] = {}
+        self._epochs: dict[int, int] = {}  # by loader: those that fed the training so far
+        self._current: dict[int, Iteration] = {}  # by loader; an ended iterator is soon freed
+        self._starting: list[list[Indices | None]] = []  # drawn so far within each `__iter__`
         self._patched: list[tuple[type, str, Any]] = []
         for kind in private.loader_classes():
             self._patch(kind, "__next__", self._recorded_next)
@@ -66,36 +56,41 @@ class LoaderHooks:
     def remove(self) -> None:
         for kind, name, original in self._patched:
             setattr(kind, name, original)
-        for epoch in self._current.values():
-            self._write(epoch)
+        self._feeding.finish()
+        for iteration in self._current.values():
+            self._write(iteration)
 
     def _recorded_iter(self, original: Any) -> Any:
         """The start of an epoch: spawning the workers is waiting for input, too."""
 
         def __iter__(loader: DataLoader[Any]) -> Any:
-            span = self._guard.run(self._begin)
-            self._starting = True
-            self._drawn_at_start.clear()
+            span, began = self._guard.run(self._begin) or (0, 0)
+            ahead: list[Indices | None] = []
+            here = self._phases.on_training_thread()
+            if here:
+                self._starting.append(ahead)
             try:
                 iterator = original(loader)
             finally:
-                self._starting = False
+                if here:
+                    self._starting.pop()
                 self._guard.run(self._end, span)
-            self._guard.run(self._epoch_begins, loader, iterator)
+            self._guard.run(self._iteration_begins, loader, iterator, ahead, span, began)
             return iterator
 
         return __iter__
 
     def _recorded_next(self, original: Any) -> Any:
         def __next__(iterator: Any) -> Any:
-            span = self._guard.run(self._begin)
+            span, began = self._guard.run(self._begin) or (0, 0)
             try:
                 batch = original(iterator)
-            except BaseException:
+            except BaseException as ending:
                 self._guard.run(self._end, span)
+                self._guard.run(self._ended, iterator, ending, span, began)
                 raise
             self._guard.run(self._end, span)
-            self._guard.run(self._delivered, iterator, batch)
+            self._guard.run(self._delivered, iterator, batch, span, began)
             return batch
 
         return __next__
@@ -108,70 +103,122 @@ class LoaderHooks:
 
         return _next_index
 
-    def _begin(self) -> int:
+    def _begin(self) -> tuple[int, int]:
+        """The serial number of a new input span, and the time."""
         if not self._phases.on_training_thread():
-            return 0
+            return 0, 0
+        self._feeding.settle()
         site = self._sites.here(sys._getframe(1))
-        return self._phases.begin(Phase.INPUT, site, no_grad=not torch.is_grad_enabled())
+        no_grad = not torch.is_grad_enabled()
+        return self._phases.begin(Phase.INPUT, site, no_grad=no_grad), time.monotonic_ns()
 
-    def _end(self, span: int | None) -> None:
+    def _end(self, span: int) -> None:
         if span:
             self._phases.end(span)
 
-    def _epoch_begins(self, loader: DataLoader[Any], iterator: Any) -> None:
-        if not torch.is_grad_enabled() or not self._phases.on_training_thread():
-            return  # an evaluation
-        number = self._loaders.get(loader)
-        if number is None:
-            number = self._loaders[loader] = len(self._epochs_begun)
-            self._epochs_begun[number] = 0
-            self._facts.loader(self._describe(number, loader))
-        epoch = self._epochs_begun[number]
-        self._epochs_begun[number] = epoch + 1
-        if number in self._current:
-            self._write(self._current[number])
-        begun = _Epoch(DrawnSample(number, epoch), private.delivers_in_order(iterator))
-        begun.ahead.extend(self._drawn_at_start)
-        self._epochs[iterator] = self._current[number] = begun
+    def _iteration_begins(
+        self,
+        loader: DataLoader[Any],
+        iterator: Any,
+        ahead: list[Indices | None],
+        span: int,
+        began: int,
+    ) -> None:
+        if not self._phases.on_training_thread():
+            return
+        previous = self._iterations.get(iterator)
+        if previous is not None:  # workers that persist keep their iterator
+            previous.ended = True
+        info = self._describe(loader)
+        drawn = DrawnEpoch(private.delivers_in_order(iterator), self._pass_length(info))
+        for indices in ahead:
+            drawn.draws(indices)
+        iteration = Iteration(info, weakref.ref(iterator), drawn)
+        self._iterations[iterator] = iteration
+        self._took(iteration, span, began, batch=False)
+
+    def _took(self, iteration: Iteration, span: int, began: int, *, batch: bool) -> None:
+        """What is drawn without gradients is no training's, and its span says so already."""
+        if span and not torch.is_grad_enabled():
+            self._feeding.took_for_evaluation()
+        elif span:
+            duration_ns = time.monotonic_ns() - began
+            self._feeding.took(iteration, span, duration_ns, batch=batch)
 
     def _drawn(self, iterator: Any, drawn: Any) -> None:
-        """Workers are sent their first batches within `__iter__`, before an epoch is known."""
-        if self._starting:
-            self._drawn_at_start.append(as_indices(drawn))
-        elif iterator in self._epochs:
-            self._epochs[iterator].ahead.append(as_indices(drawn))
+        """Workers are sent their first batches within `__iter__`, before there is an iteration."""
+        if self._starting and self._phases.on_training_thread():
+            self._starting[-1].append(as_indices(drawn))
+        elif iterator in self._iterations:
+            self._iterations[iterator].drawn.draws(as_indices(drawn))
 
-    def _delivered(self, iterator: Any, batch: Any) -> None:
-        epoch = self._epochs.get(iterator)
-        if epoch is None or not epoch.ahead:
+    def _ended(self, iterator: Any, ending: BaseException, span: int, began: int) -> None:
+        iteration = self._iterations.get(iterator)
+        if iteration is None:
             return
-        indices = epoch.ahead.popleft()
-        if indices is None:
-            epoch.countable = False
-        if not epoch.countable or indices is None:
+        iteration.ended = isinstance(ending, StopIteration)
+        self._took(iteration, span, began, batch=False)
+
+    def _delivered(self, iterator: Any, batch: Any, span: int, began: int) -> None:
+        iteration = self._iterations.get(iterator)
+        if iteration is None:
             return
-        epoch.sample.add(indices, batch, in_order=epoch.in_order)
-        if time.monotonic() - epoch.written_s > _WRITE_EVERY_S:
-            self._write(epoch)
+        iteration.drawn.delivers(batch, counts=torch.is_grad_enabled())
+        self._took(iteration, span, began, batch=True)
+        if iteration.number is not None and iteration.drawn.write_is_due():
+            self._write(iteration)
 
-    def _write(self, epoch: _Epoch) -> None:
-        epoch.written_s = time.monotonic()
-        number = epoch.sample.epoch
-        is_power_of_two = number & (number - 1) == 0
-        if epoch.countable and (number < _EPOCHS_KEPT or is_power_of_two):
-            self._facts.drawn(epoch.sample.summary())
+    def _begins_training(self, iteration: Iteration) -> None:
+        """Number its loader, and count the epoch."""
+        info = iteration.loader
+        key = (info.site, info.dataset, info.dataset_length, info.batch_size)
+        number = self._numbers.setdefault(key, len(self._numbers))
+        if number >= LOADERS_KEPT:
+            self._too_many(key, number)
+            return
+        if number not in self._epochs:
+            self._facts.loader(replace(info, loader=number))
+        iteration.number = number
+        iteration.epoch = self._epochs.get(number, 0)
+        self._epochs[number] = iteration.epoch + 1
+        if number in self._current:
+            self._write(self._current[number])
+        self._current[number] = iteration
 
-    def _describe(self, number: int, loader: DataLoader[Any]) -> LoaderInfo:
+    def _too_many(self, key: object, number: int) -> None:
+        del self._numbers[key]
+        if LOADERS_KEPT in self._epochs:
+            return
+        self._epochs[number] = 0
+        self._facts.note(
+            f"more than {LOADERS_KEPT} different loaders feed the training: what the others "
+            "draw is not recorded"
+        )
+
+    def _write(self, iteration: Iteration) -> None:
+        epoch = iteration.epoch
+        is_power_of_two = epoch & (epoch - 1) == 0
+        if iteration.number is not None and (epoch < _EPOCHS_KEPT or is_power_of_two):
+            summary = iteration.drawn.summary(iteration.number, epoch)
+            if summary is not None:
+                self._facts.drawn(summary)
+
+    def _pass_length(self, info: LoaderInfo) -> int | None:
+        """How many samples of the dataset fall to one rank."""
+        ranks = info.sampler_replicas or self._world_size
+        return info.dataset_length // ranks if info.dataset_length else None
+
+    def _describe(self, loader: DataLoader[Any]) -> LoaderInfo:
         sampler = _index_sampler(loader)
         distributed = isinstance(sampler, DistributedSampler)
         return LoaderInfo(
-            number,
+            _UNNUMBERED,
             type(loader.dataset).__name__,
-            _length(loader.dataset),
+            none_if_it_fails(len, loader.dataset),
             type(sampler).__name__,
             sampler.num_replicas if distributed else None,
             sampler.rank if distributed else None,
-            bool(getattr(sampler, "replacement", False)),
+            none_if_it_fails(_draws_with_replacement, sampler) or False,
             loader.batch_size,
             bool(loader.drop_last),
             loader.num_workers,
@@ -182,11 +229,9 @@ class LoaderHooks:
 def _index_sampler(loader: DataLoader[Any]) -> Any:
     """What draws single indices: the sampler within the batch sampler, if there is one."""
     batch_sampler = getattr(loader, "batch_sampler", None)
-    return getattr(batch_sampler, "sampler", None) or batch_sampler or loader.sampler
+    inner = getattr(batch_sampler, "sampler", None)
+    return next(one for one in (inner, batch_sampler, loader.sampler) if one is not None)
 
 
-def _length(dataset: Any) -> int | None:
-    try:
-        return len(dataset)
-    except (TypeError, NotImplementedError, AttributeError, ValueError, RuntimeError):
-        return None
+def _draws_with_replacement(sampler: Any) -> bool:
+    return bool(getattr(sampler, "replacement", False))

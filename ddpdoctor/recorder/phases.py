@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +21,7 @@ from ddpdoctor.recorder.writer import RankFile
 _ROW_PHASES: Final = (
     Phase.INPUT, Phase.FORWARD, Phase.BACKWARD, Phase.BLOCKED, Phase.OPTIMIZER, Phase.BETWEEN,
 )  # fmt: skip
-_MAX_US: Final = 2**32 - 1
+_BLOCKING_KEPT: Final = 10_000  # calls within a step; more only where no step ever ends
 
 
 @dataclass
@@ -50,6 +51,8 @@ class Phases:
         self.thread = threading.get_ident()
         self.step = 0
         self.sync = 0
+        self.backwards = 0  # begun, synchronised or not
+        self.evaluations = 0  # forwards without gradients
         self._open: list[tuple[int, Phase, Phase]] = []  # serial, phase, phase accounted to
         self._spent = [0] * len(Phase)
         self._accounted_ns = 0
@@ -57,7 +60,7 @@ class Phases:
         self._step_end: _StepEnd | None = None
         self._input_after_sync: _StepEnd | None = None
         self._synced_in_step = False
-        self._blocking: list[BlockingCall] = []
+        self._blocking: deque[BlockingCall] = deque(maxlen=_BLOCKING_KEPT)
 
     @property
     def current(self) -> Phase:
@@ -67,6 +70,12 @@ class Phases:
     @property
     def depth(self) -> int:
         return len(self._open)
+
+    @property
+    def step_of_record(self) -> int:
+        """Where what begins now belongs: behind what may be the step's end, to the next step."""
+        ended = self._step_end is not None or self._input_after_sync is not None
+        return self.step + ended
 
     def on_training_thread(self) -> bool:
         return threading.get_ident() == self.thread
@@ -78,9 +87,6 @@ class Phases:
             self._run_queue.close()
             self._run_queue = RunQueue()
 
-    def is_open(self, phase: Phase) -> bool:
-        return any(entry[1] is phase for entry in self._open)
-
     def begin(self, phase: Phase, site: int, *, no_grad: bool = False) -> int:
         """Open a span and return its serial number. Evaluation counts as between steps."""
         now = time.monotonic_ns()
@@ -89,9 +95,12 @@ class Phases:
             self._step_begin = self._mark(now)
         if phase is Phase.INPUT and not no_grad and self._synced_in_step:
             self._input_after_sync = self._input_after_sync or self._mark(now)
+        self.backwards += phase is Phase.BACKWARD
+        self.evaluations += phase is Phase.FORWARD and no_grad
         flags = Flag.NO_GRAD if no_grad else Flag.NONE
+        step = self.step if phase is Phase.OPTIMIZER else self.step_of_record
         serial = self._file.add(
-            Kind.SPAN, phase, flags, len(self._open), self.step, self.sync,
+            Kind.SPAN, phase, flags, len(self._open), step, self.sync,
             0, 0, -1, site, -1, now, 0, 0, 0,
         )  # fmt: skip
         self._open.append((serial, phase, Phase.BETWEEN if no_grad else phase))
@@ -108,6 +117,12 @@ class Phases:
             self._file.finish(top, now)
             if top == serial:
                 return
+
+    def was_evaluation(self, serial: int, duration_ns: int) -> None:
+        """A closed input span turned out to feed no training: its time is between steps."""
+        self._file.flag(serial, Flag.NO_GRAD)
+        self._spent[Phase.INPUT] -= duration_ns
+        self._spent[Phase.BETWEEN] += duration_ns
 
     def begin_forward(self, site: int, *, no_grad: bool) -> int:
         """A DDP forward begins: what an exception left open is closed, a step may end here."""
@@ -159,7 +174,7 @@ class Phases:
         for phase, blocked in self._blocked_before(end.at_ns):
             spent[phase] -= blocked
             spent[Phase.BLOCKED] += blocked
-        micros = [min(max(0, spent[phase]) // 1000, _MAX_US) for phase in _ROW_PHASES]
+        micros = [max(0, spent[phase]) // 1000 for phase in _ROW_PHASES]
         self._file.add_step((self.step, *micros, self.sync))  # type: ignore[arg-type]
         waited_ns = max(0, end.run_queue_ns - begin.run_queue_ns)
         self._file.add(
@@ -180,5 +195,6 @@ class Phases:
                 begin = max(call.begin_ns, covered_ns)
                 found.append((call.phase, max(0, call.end_ns - begin)))
                 covered_ns = max(covered_ns, call.end_ns)
-        self._blocking = [call for call in self._blocking if call.begin_ns >= end_ns]
+        while self._blocking and self._blocking[0].begin_ns < end_ns:
+            self._blocking.popleft()
         return found

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import datetime
 import logging
 import os
-import secrets
+from contextlib import ExitStack, suppress
 from multiprocessing import util as multiprocessing_util
 from pathlib import Path
 from typing import Final
@@ -13,7 +12,7 @@ from typing import Final
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpdoctor.events import RunInfo
+from ddpdoctor.events import GroupInfo, RunInfo
 from ddpdoctor.recorder import _torch_private as private
 from ddpdoctor.recorder.callsite import CallSites
 from ddpdoctor.recorder.collectives import Collectives
@@ -21,6 +20,7 @@ from ddpdoctor.recorder.end_report import print_end_report
 from ddpdoctor.recorder.facts import FactsFile
 from ddpdoctor.recorder.guard import Guard
 from ddpdoctor.recorder.loader import LoaderHooks
+from ddpdoctor.recorder.naming import agree_on_attempt
 from ddpdoctor.recorder.phases import Phases
 from ddpdoctor.recorder.rankfacts import rank_info
 from ddpdoctor.recorder.registration import register
@@ -31,8 +31,6 @@ from ddpdoctor.tracefile import runs_folder
 
 log = logging.getLogger("ddpdoctor")
 
-AGREE_SECONDS: Final = 20.0  # how long a rank waits for rank 0 to name the run
-_STORE_KEY: Final = "ddpdoctor/run_id"
 _CLOSE_BEFORE_OTHERS: Final = 100  # priority of our finaliser: while files and threads still work
 
 
@@ -42,8 +40,10 @@ class Recorder:
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
         self.rank, world_size = dist.get_rank(), dist.get_world_size()
-        run = RunInfo(_agree_on_run_id(self.rank), _attempt(), world_size, str(dist.get_backend()))
-        self.folder = runs_folder() / run.run_id / f"attempt-{run.attempt}"
+        runs = runs_folder().absolute()  # the script may change its folder
+        run_id, attempt = agree_on_attempt(runs)
+        run = RunInfo(run_id, attempt, world_size, str(dist.get_backend()))
+        self.folder = runs / run_id / f"attempt-{attempt}"
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"rank{self.rank:05d}.ddt"
         self._file = RankFile(path, run, rank_info(self.rank, world_size))
@@ -60,35 +60,48 @@ class Recorder:
 
     def add(self, model: DistributedDataParallel) -> None:
         """Record the phases of this model too. Adding it twice is the same as once."""
+        if model not in self._training:
+            members = tuple(dist.get_process_group_ranks(model.process_group))
+            self._facts.ddp(GroupInfo(private.group_key(model.process_group), members))
         self._training.add(model)
 
     def close(self) -> None:
-        """Uninstall everything and close the files. Safe to call twice."""
+        """Uninstall everything and close the files. Safe to call twice.
+
+        Each part is closed although another one fails; the first error is raised then.
+        """
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
-        self._training.remove()
-        self._loaders.remove()
-        self._collectives.remove()
-        self._sentinel.stop()
-        self._phases.finish()
-        if self._file.dropped:
-            self._facts.note(f"{self._file.dropped} detail records found no room in the budget")
-        self._facts.cost(self.guard.cost_ns, self._phases.step)
+        with ExitStack() as last_first:
+            if self._registration is not None:
+                last_first.callback(self._registration.unlink, missing_ok=True)
+            last_first.callback(self._facts.close)
+            last_first.callback(self._file.close)
+            last_first.callback(self._write_last_facts)
+            last_first.callback(self._phases.finish)
+            last_first.callback(self._sentinel.stop)
+            last_first.callback(self._collectives.remove)
+            last_first.callback(self._loaders.remove)
+            last_first.callback(self._training.remove)
         self.guard.active = False
-        self._file.close()
-        self._facts.close()
-        if self._registration is not None:
-            self._registration.unlink(missing_ok=True)
+
+    def _write_last_facts(self) -> None:
+        if self._file.stride > 1:
+            self._facts.note(f"only steps divisible by {self._file.stride} are kept in detail")
+        self._facts.cost(self.guard.cost_ns, self._phases.step - 1)
+
+    def stop(self, error: Exception) -> None:
+        """Recording ends here, and the header says why; training goes on."""
+        self._file.stop(f"{type(error).__name__}: {error}")
 
 
 def begin() -> Recorder | None:
-    """The recorder of this process, begun if need be; None where recording is off."""
-    if _State.recorder is None and not _State.tried and _may_record():
+    """The recorder of this process, begun if need be; None where it cannot begin."""
+    if _State.recorder is None and not _State.tried and dist.is_initialized():
         _State.tried = True
         guard = Guard(_warn_off)
         _State.recorder = guard.run(Recorder, guard)
-        guard.cost_ns = 0  # what starting took is no cost of a step
         if _State.recorder is not None:
             _close_at_exit(_State.recorder, guard)
     return _State.recorder
@@ -99,24 +112,21 @@ class _State:
     tried = False
 
 
-def _may_record() -> bool:
-    if os.environ.get("DDPDOCTOR_DISABLE", "0") not in ("", "0"):
-        return False
-    return dist.is_available() and dist.is_initialized()
-
-
 def _close_at_exit(recorder: Recorder, guard: Guard) -> None:
     """At the end of this process; multiprocessing's finalisers also run in its children."""
 
     def close() -> None:
-        guard.active = True
-        guard.run(recorder.close)
+        stopped = not guard.active  # and said so then
+        Guard(_say_nothing if stopped else _warn_off).run(recorder.close)
         if recorder.rank == 0:
-            guard.active = True
-            guard.run(print_end_report, recorder.folder)
+            Guard(_say_nothing).run(print_end_report, recorder.folder)
 
     multiprocessing_util.Finalize(None, close, exitpriority=_CLOSE_BEFORE_OTHERS)
     os.register_at_fork(after_in_child=lambda: setattr(guard, "active", False))
+
+
+def _say_nothing(error: Exception) -> None:
+    log.info("ddpdoctor: %s: %s", type(error).__name__, error)
 
 
 def _warn_off(error: Exception) -> None:
@@ -124,27 +134,10 @@ def _warn_off(error: Exception) -> None:
         "ddpdoctor: recording is off for this process; training goes on (%s: %s)",
         type(error).__name__, error,
     )  # fmt: skip
-
-
-def _agree_on_run_id(rank: int) -> str:
-    """Rank 0 names the run and tells the others through the store. Raises when it does not."""
-    named = os.environ.get("DDPDOCTOR_RUN_ID")
-    if named:
-        return named
-    store = private.default_store()
-    if rank == 0:
-        now = datetime.datetime.now(tz=datetime.UTC)
-        run_id = f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-        store.set(_STORE_KEY, run_id)
-        return run_id
-    store.wait([_STORE_KEY], datetime.timedelta(seconds=AGREE_SECONDS))
-    return str(store.get(_STORE_KEY), "utf-8")
-
-
-def _attempt() -> int:
-    """torchrun counts its restarts; each is an attempt of the same run."""
-    count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return int(count) if count.isdigit() else 0
+    recorder = _State.recorder
+    if recorder is not None:
+        with suppress(OSError):  # the same disk may be full
+            recorder.stop(error)
 
 
 def _register(rank: int, world_size: int, folder: Path) -> Path | None:

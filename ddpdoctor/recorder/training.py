@@ -6,6 +6,8 @@ import functools
 import sys
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Final
 
 import torch
@@ -15,6 +17,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils.hooks import unserializable_hook
 
 from ddpdoctor.events import Phase
 from ddpdoctor.recorder import _torch_private as private
@@ -24,7 +27,15 @@ from ddpdoctor.recorder.guard import Guard
 from ddpdoctor.recorder.phases import Phases
 
 _BUCKETS_SETTLE: Final = 3  # DDP rebuilds its buckets once, before the second synchronised step
-_OUTPUT_DEPTH: Final = 4  # nesting of containers in which output tensors are looked for
+_OUTPUT_OBJECTS: Final = 2000  # of a model's output that are looked through for tensors
+
+
+@dataclass(frozen=True)
+class _OptimizerStep:
+    """A step that was entered. `serial` is 0 for the optimizer of a model that is not ours."""
+
+    serial: int
+    frame: FrameType  # torch's wrapper around `step`, for as long as that runs
 
 
 class TrainingHooks:
@@ -43,7 +54,8 @@ class TrainingHooks:
         self._forward = 0
         self._backward = 0
         self._blocked = 0
-        self._optimizers: list[int] = []  # serials of nested steps; 0 for another's optimizer
+        self._optimizers: list[_OptimizerStep] = []  # nested ones: the innermost is last
+        self._counts_cost = False
         self._in_backward = False
         self._will_sync = False
         self._buckets: dict[int, tuple[int, ...]] = {}
@@ -70,12 +82,31 @@ class TrainingHooks:
     def forward_begins(self, model: DistributedDataParallel) -> None:
         if model not in self._models:
             return
-        self._phases.train_here()
+        frame = sys._getframe(1)
+        training = torch.is_grad_enabled()
+        if training:
+            self._phases.train_here()
+            self.guard.thread = self._phases.thread
+        elif not self._phases.on_training_thread():
+            return  # an evaluation beside the training
         self._in_backward = False
-        self._optimizers = self._optimizers if self._phases.is_open(Phase.OPTIMIZER) else []
-        site = self._sites.here(sys._getframe(1))
-        self._forward = self._phases.begin_forward(site, no_grad=not torch.is_grad_enabled())
+        self._drop_failed_optimizer_steps(frame)
+        self._forward = self._phases.begin_forward(self._sites.here(frame), no_grad=not training)
         self._collectives.in_pre_forward = True
+        if self._phases.step >= 1 and not self._counts_cost:
+            self._counts_cost = True
+            self.guard.cost_ns = 0  # what starting took is no cost of a step
+
+    def _drop_failed_optimizer_steps(self, frame: FrameType | None) -> None:
+        """Those that raised never told their end; a closure runs within one that still does."""
+        if not self._optimizers:
+            return
+        running = set()
+        while frame is not None:
+            running.add(id(frame))
+            frame = frame.f_back
+        while self._optimizers and id(self._optimizers[-1].frame) not in running:
+            self._phases.end(self._optimizers.pop().serial)
 
     def pre_forward_ends(self) -> None:
         self._collectives.in_pre_forward = False
@@ -91,11 +122,12 @@ class TrainingHooks:
         def backward_begins(_gradient: torch.Tensor) -> None:
             self.guard.run(self._backward_begins, model)
 
-        for tensor in _tensors(output, _OUTPUT_DEPTH):
+        hook = unserializable_hook(  # type: ignore[no-untyped-call]
+            private.without_dynamo(backward_begins)
+        )
+        for tensor in _tensors(output):
             if tensor.requires_grad and not tensor.is_leaf:
-                tensor.register_hook(  # type: ignore[no-untyped-call]
-                    private.without_dynamo(backward_begins)
-                )
+                tensor.register_hook(hook)  # type: ignore[no-untyped-call]
 
     def _backward_begins(self, model: DistributedDataParallel) -> None:
         if self._in_backward or not self._phases.on_training_thread():
@@ -128,26 +160,27 @@ class TrainingHooks:
             self._phases.synced_backward()
 
     def _optimizer_begins(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        self.guard.run(self._begin_optimizer, optimizer)
+        self.guard.run(self._begin_optimizer, optimizer, sys._getframe(1))
 
     def _optimizer_ends(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         self.guard.run(self._end_optimizer)
 
-    def _begin_optimizer(self, optimizer: Optimizer) -> None:
+    def _begin_optimizer(self, optimizer: Optimizer, frame: FrameType) -> None:
+        self._drop_failed_optimizer_steps(frame)
         serial = 0
         if self._holds_our_parameters(optimizer) and self._phases.on_training_thread():
             site = self._sites.here(sys._getframe(1))
             serial = self._phases.begin(Phase.OPTIMIZER, site)
-        self._optimizers.append(serial)
+        self._optimizers.append(_OptimizerStep(serial, frame))
 
     def _end_optimizer(self) -> None:
         if not self._optimizers:
             return
-        serial = self._optimizers.pop()
+        serial = self._optimizers.pop().serial
         if serial == 0:
             return
         self._phases.end(serial)
-        if not any(self._optimizers):
+        if not any(step.serial for step in self._optimizers):
             self._phases.optimizer_stepped()
 
     def _holds_our_parameters(self, optimizer: Optimizer) -> bool:
@@ -192,16 +225,18 @@ def _patch_forward(hooks: TrainingHooks) -> dict[str, Any]:
     return originals
 
 
-def _tensors(output: Any, depth: int) -> Iterator[torch.Tensor]:
+def _tensors(output: Any) -> Iterator[torch.Tensor]:
     """Tensors in a model's output: a tensor, containers, or an object with tensor attributes."""
-    if isinstance(output, torch.Tensor):
-        yield output
-    elif depth > 0:
-        if isinstance(output, dict):
-            parts: Any = output.values()
-        elif isinstance(output, (list, tuple, set)):
-            parts = output
-        else:
-            parts = getattr(output, "__dict__", {}).values()
-        for part in parts:
-            yield from _tensors(part, depth - 1)
+    waiting = [output]
+    for _ in range(_OUTPUT_OBJECTS):
+        if not waiting:
+            return
+        part = waiting.pop()
+        if isinstance(part, torch.Tensor):
+            yield part
+        elif isinstance(part, dict):
+            waiting += part.values()
+        elif isinstance(part, (list, tuple, set)):
+            waiting += part
+        elif hasattr(part, "__dict__") and not isinstance(part, type):
+            waiting += vars(part).values()

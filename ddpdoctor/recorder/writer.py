@@ -1,112 +1,79 @@
-"""Writes one rank's file: fixed-size records into mapped pieces that are reserved beforehand.
+"""Writes one rank's file: header, ring of the newest records, step rows, detail.
 
-What was committed survives SIGKILL, since it lies in the page cache. Space is reserved by
-`posix_fallocate` before it is mapped: writing into a sparse map on a full disk is SIGBUS and would
-kill the training; an error of the reservation is an OSError, and the caller switches
-recording off.
+A detail record is written once, with its commit word. When the detail is full, only steps
+divisible by 2, then by 4 and so on stay in it; the newest records of the others are in the ring.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
-import mmap
 import os
 import struct
 import threading
+from bisect import bisect_left
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 from ddpdoctor import events
 from ddpdoctor.events import DETAIL_RECORD, STEP_RECORD, RankInfo, RunInfo
+from ddpdoctor.recorder.regions import Region, join_neighbours, thin_out, write_at
+from ddpdoctor.tracefile import DETAIL_DTYPE, STEP_DTYPE
 
-PIECE_BYTES: Final = 1024 * 1024
 RING_RECORDS: Final = 4096
 DETAIL_BYTES: Final = 64 * 1024 * 1024  # default budget of one rank
 STEP_ROWS: Final = 1_250_000
 HEADER_ALIGNMENT: Final = 256  # in the compact copy
+FULL: Final = 0.75  # thinned out beyond this, the next doubling is due at once
 
-_COMMIT = struct.Struct("<I")
-_TIME = struct.Struct("<q")
-
-
-class _Region:
-    """Records of one size in pieces of 1 MiB, mapped one after the other as they fill."""
-
-    def __init__(self, fd: int, offset: int, records: int, record_bytes: int) -> None:
-        self.offset = offset
-        self.records = records
-        self.record_bytes = record_bytes
-        self._fd = fd
-        self._per_piece = PIECE_BYTES // record_bytes
-        self._pieces: list[mmap.mmap] = []
-        self._grow_lock = threading.Lock()
-
-    @property
-    def end(self) -> int:
-        """File offset after the region, a multiple of the piece size."""
-        pieces = -(-self.records // self._per_piece)
-        return self.offset + pieces * PIECE_BYTES
-
-    def place(self, slot: int) -> tuple[mmap.mmap, int]:
-        """The map and the offset within it of a slot. Raises OSError when the disk is full."""
-        piece, position = divmod(slot, self._per_piece)
-        while piece >= len(self._pieces):
-            self._grow()
-        return self._pieces[piece], position * self.record_bytes
-
-    def _grow(self) -> None:
-        with self._grow_lock:
-            offset = self.offset + len(self._pieces) * PIECE_BYTES
-            os.posix_fallocate(self._fd, offset, PIECE_BYTES)
-            self._pieces.append(mmap.mmap(self._fd, PIECE_BYTES, offset=offset))
-
-    def read(self, records: int) -> bytes:
-        """The first `records` records."""
-        whole = b"".join(bytes(piece) for piece in self._pieces)
-        return whole[: records * self.record_bytes]
-
-    def close(self) -> None:
-        for piece in self._pieces:
-            piece.close()
+StepRow = tuple[int, int, int, int, int, int, int, int]
+_COMMIT: Final = struct.Struct("<I")
+_TIMES: Final = struct.Struct("<qq")  # issued_ns, end_ns
+_GENERATION: Final = struct.Struct("<Q")
 
 
 class RankFile:
     """The file of this rank. Records may be added from any thread; one thread closes it.
 
-    Raises OSError from the constructor and from `add` when the folder cannot be written or the
-    disk is full.
+    Raises OSError when the folder cannot be written or the disk is full.
     """
 
     def __init__(
-        self, path: Path, run: RunInfo, rank: RankInfo, detail_bytes: int = DETAIL_BYTES
+        self,
+        path: Path,
+        run: RunInfo,
+        rank: RankInfo,
+        detail_bytes: int = DETAIL_BYTES,
+        step_rows: int = STEP_ROWS,
     ) -> None:
         self.path = path
         self._run = run
         self._rank = rank
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        records = detail_bytes // DETAIL_RECORD.size
+        size = DETAIL_RECORD.size
+        self._ring = Region(self._fd, events.HEADER_SPACE, RING_RECORDS, size)
+        self._steps = Region(self._fd, self._ring.end, step_rows, STEP_RECORD.size)
+        self._detail = Region(self._fd, self._steps.end, records, size)
+        self._lock = threading.Lock()
+        self._serial = 0
+        self._detail_used = 0
+        self._rows_used = 0
+        self._row_steps = 1  # steps that one row stands for
+        self._row: list[int] = []
+        self._row_filled = 0
+        self._ring_serials = [0] * RING_RECORDS
+        self._ring_used = 0
+        self._open: dict[int, int] = {}  # serials of unfinished records: where they lie
+        self._generation = 0
+        self.stride = 1  # steps divisible by it are in the detail
+        self.closed = False
         try:
-            self._lay_out(detail_bytes)
+            self._write_header(self._fd, self._regions(), closed=False)
         except OSError:
             os.close(self._fd)
             path.unlink(missing_ok=True)
             raise
-        self._next_serial = itertools.count(1).__next__
-        self._next_row = itertools.count().__next__
-        self._rows = 0
-        self._last_serial = 0
-        self.closed = False
-
-    def _lay_out(self, detail_bytes: int) -> None:
-        os.posix_fallocate(self._fd, 0, events.HEADER_SPACE)
-        records = detail_bytes // DETAIL_RECORD.size
-        self._ring = _Region(self._fd, PIECE_BYTES, RING_RECORDS, DETAIL_RECORD.size)
-        self._detail = _Region(self._fd, self._ring.end, records, DETAIL_RECORD.size)
-        self._steps = _Region(self._fd, self._detail.end, STEP_ROWS, STEP_RECORD.size)
-        for region in (self._ring, self._detail, self._steps):
-            region.place(0)
-        self._write_header(self._fd, self._regions(), closed=False)
 
     def _regions(self) -> dict[str, dict[str, int]]:
         named = {"ring": self._ring, "detail": self._detail, "steps": self._steps}
@@ -115,13 +82,23 @@ class RankFile:
             for name, region in named.items()
         }
 
-    def _write_header(self, fd: int, regions: dict[str, dict[str, int]], *, closed: bool) -> None:
-        header = {"run": asdict(self._run), "rank": asdict(self._rank), "closed": closed, **regions}
-        raw = json.dumps(header).encode()
-        if len(raw) > events.HEADER_SPACE - events.PREAMBLE.size:
+    def _write_header(
+        self,
+        fd: int,
+        regions: dict[str, dict[str, int]],
+        *,
+        closed: bool,
+        stopped: str | None = None,
+    ) -> None:
+        header = {
+            "run": asdict(self._run), "rank": asdict(self._rank), "closed": closed,
+            "stopped": stopped, **regions,
+        }  # fmt: skip
+        raw = json.dumps(header, ensure_ascii=False).encode(errors="replace")
+        if len(raw) > events.HEADER_SPACE - events.PREAMBLE.size - _GENERATION.size:
             raise ValueError(f"the facts of rank {self._rank.rank} take {len(raw)} bytes")
         preamble = events.PREAMBLE.pack(events.MAGIC, events.SCHEMA_VERSION, len(raw))
-        os.pwrite(fd, preamble + raw, 0)
+        write_at(fd, preamble + raw, 0)
 
     def add(  # noqa: PLR0913  one value per field of the record
         self,
@@ -142,78 +119,146 @@ class RankFile:
         nbytes: int,
     ) -> int:
         """Write one record and return its serial number, by which `finish` completes it."""
-        serial = self._next_serial()
-        payload = DETAIL_RECORD.pack(
-            0, kind, code, flags, depth, step, sync, seq, group, bucket, site, peer,
-            begin_ns, issued_ns, end_ns, nbytes,
-        )  # fmt: skip
-        self._commit(self._ring, (serial - 1) % RING_RECORDS, payload, serial)
-        if serial <= self._detail.records:
-            self._commit(self._detail, serial - 1, payload, serial)
-        self._last_serial = max(self._last_serial, serial)
+        with self._lock:
+            self._serial = serial = self._serial + 1
+            record = DETAIL_RECORD.pack(
+                serial, kind, code, flags, depth, step, sync, seq, group, bucket, site, peer,
+                begin_ns, issued_ns, end_ns, nbytes,
+            )  # fmt: skip
+            if self._detail_used >= self._detail.records:
+                self._thin_out()
+            if step % self.stride == 0 and self._detail_used < self._detail.records:
+                place = self._detail.place(self._detail_used)
+                self._detail_used += 1
+                write_at(self._fd, record, place)
+            else:
+                place = self._into_ring(serial, record)
+            if end_ns == 0:
+                self._open[serial] = place
         return serial
 
-    @staticmethod
-    def _commit(region: _Region, slot: int, payload: bytes, serial: int) -> None:
-        """Zero the commit word, write the payload (whose own word is 0), commit."""
-        piece, offset = region.place(slot)
-        _COMMIT.pack_into(piece, offset, 0)
-        piece[offset : offset + DETAIL_RECORD.size] = payload
-        _COMMIT.pack_into(piece, offset, serial)
+    def _into_ring(self, serial: int, record: bytes) -> int:
+        """Zero the commit word, write the rest, commit: a reader beside us sees no mixture."""
+        slot = self._ring_used % RING_RECORDS
+        self._ring_used += 1
+        self._open.pop(self._ring_serials[slot], None)
+        self._ring_serials[slot] = serial
+        place = self._ring.place(slot)
+        write_at(self._fd, _COMMIT.pack(0), place)
+        write_at(self._fd, record[_COMMIT.size :], place + _COMMIT.size)
+        write_at(self._fd, record[: _COMMIT.size], place)
+        return place
 
-    def finish(self, serial: int, end_ns: int) -> None:
-        """Fill in the end of an open span, or the completion of a collective."""
-        self._fill(serial, events.DETAIL_END_OFFSET, end_ns)
+    def _thin_out(self) -> None:
+        """Double the stride until there is room again; open records keep their places known."""
+        begin, end = self._detail.offset, self._detail.end
+        self._next_generation()
+        while self._detail_used > FULL * self._detail.records:
+            self.stride *= 2
+            slots = thin_out(self._detail, self._detail_used, DETAIL_DTYPE, self.stride)
+            self._detail_used = len(slots)
+            for serial, place in list(self._open.items()):
+                if begin <= place < end:
+                    self._open.pop(serial)
+                    if serial in slots:
+                        self._open[serial] = self._detail.place(slots[serial])
+            if self._detail_used and self.stride > events.MAX_STRIDE:
+                break
+        os.ftruncate(self._fd, self._detail.place(self._detail_used))
+        self._next_generation()
 
-    def issued(self, serial: int, issued_ns: int) -> None:
-        """Fill in when the call of a collective came back."""
-        self._fill(serial, events.DETAIL_ISSUED_OFFSET, issued_ns)
+    def _next_generation(self) -> None:
+        """Odd while records move, so that a reader knows to look again."""
+        self._generation += 1
+        raw = _GENERATION.pack(self._generation)
+        write_at(self._fd, raw, events.GENERATION_OFFSET)
 
-    def _fill(self, serial: int, field_offset: int, value: int) -> None:
-        if self.closed:
-            return
-        piece, offset = self._ring.place((serial - 1) % RING_RECORDS)
-        if _COMMIT.unpack_from(piece, offset)[0] == serial:
-            _TIME.pack_into(piece, offset + field_offset, value)
-        if serial <= self._detail.records:
-            piece, offset = self._detail.place(serial - 1)
-            _TIME.pack_into(piece, offset + field_offset, value)
+    def finish(self, serial: int, end_ns: int, issued_ns: int = 0) -> None:
+        """Fill in the end of an open span; of a collective also when its call came back.
 
-    def add_step(self, row: tuple[int, int, int, int, int, int, int, int]) -> None:
-        """Write one step row, in the order of STEP_FIELDS. Rows past the last are dropped."""
-        slot = self._next_row()
-        if slot < self._steps.records:
-            piece, offset = self._steps.place(slot)
-            STEP_RECORD.pack_into(piece, offset, *row)
-            self._rows = slot + 1
+        With `end_ns` 0 the end stays unknown. A record that is no longer kept is passed over.
+        """
+        with self._lock:
+            place = self._open.pop(serial, None)
+            if place is not None and not self.closed:
+                raw = _TIMES.pack(issued_ns, end_ns)
+                write_at(self._fd, raw, place + events.ISSUED_OFFSET)
 
-    @property
-    def dropped(self) -> int:
-        """Detail records that found no room (the newest RING_RECORDS of them are in the ring)."""
-        return max(0, self._last_serial - self._detail.records)
+    def flag(self, serial: int, flags: int) -> None:
+        """Set further flags of a record, which may be finished already."""
+        with self._lock:
+            place = None if self.closed else self._find(serial)
+            if place is not None:
+                now = os.pread(self._fd, 1, place + events.FLAGS_OFFSET)[0] | flags
+                write_at(self._fd, bytes([now]), place + events.FLAGS_OFFSET)
+
+    def _find(self, serial: int) -> int | None:
+        """Where a record lies; the serial numbers of the detail ascend."""
+        slot = bisect_left(range(self._detail_used), serial, key=self._serial_at)
+        if slot < self._detail_used and self._serial_at(slot) == serial:
+            return self._detail.place(slot)
+        if serial in self._ring_serials:
+            return self._ring.place(self._ring_serials.index(serial))
+        return None
+
+    def _serial_at(self, slot: int) -> int:
+        raw = os.pread(self._fd, _COMMIT.size, self._detail.place(slot))
+        return int(_COMMIT.unpack(raw.ljust(_COMMIT.size, b"\0"))[0])
+
+    def add_step(self, row: StepRow) -> None:
+        """Write one step row, in the order of STEP_FIELDS; when they are full, pairs become one."""
+        with self._lock:
+            if not self._row:
+                self._row = list(row)
+            else:
+                self._row[1:-1] = [a + b for a, b in zip(self._row[1:-1], row[1:-1], strict=True)]
+                self._row[-1] = row[-1]
+            self._row_filled += 1
+            if self._row_filled >= self._row_steps:
+                self._write_row()
+
+    def _write_row(self) -> None:
+        if self._rows_used >= self._steps.records:
+            self._join_rows()
+        times = [min(value, events.MAX_U32) for value in self._row]
+        self._steps.write(self._rows_used, STEP_RECORD.pack(*times))
+        self._rows_used += 1
+        self._row, self._row_filled = [], 0
+
+    def _join_rows(self) -> None:
+        import numpy as np
+
+        rows = np.frombuffer(self._steps.read(0, self._rows_used), STEP_DTYPE)
+        joined = join_neighbours(rows)
+        self._next_generation()
+        self._steps.write(0, joined.tobytes().ljust(len(rows) * STEP_RECORD.size, b"\0"))
+        self._next_generation()
+        self._rows_used = len(joined)
+        self._row_steps *= 2
+
+    def stop(self, reason: str) -> None:
+        """Note in the header that recording ended early; its place is taken since the start."""
+        self._write_header(self._fd, self._regions(), closed=False, stopped=reason)
 
     def close(self) -> None:
         """Write a compact copy, marked closed, in place of the file. Without room, leave it."""
-        if self.closed:
-            return
-        self.closed = True
-        try:
-            self._replace_by_compact_copy()
-        finally:
-            for region in (self._ring, self._detail, self._steps):
-                region.close()
-            os.close(self._fd)
-
-    def _space_for_header(self) -> int:
-        """Bytes for the header of the compact copy: no larger than that of the open file."""
-        raw = os.pread(self._fd, events.PREAMBLE.size, 0)
-        used = events.PREAMBLE.size + int(events.PREAMBLE.unpack(raw)[2])
-        return -(-used // HEADER_ALIGNMENT) * HEADER_ALIGNMENT
+        with self._lock:
+            if self.closed:
+                return
+            self.closed = True
+            try:
+                if self._row:
+                    self._write_row()
+                self._replace_by_compact_copy()
+            except OSError:  # the file as it stands is whole, only larger
+                self.path.with_suffix(".tmp").unlink(missing_ok=True)
+            finally:
+                os.close(self._fd)
 
     def _replace_by_compact_copy(self) -> None:
-        detail = self._detail.read(min(self._last_serial, self._detail.records))
-        ring = self._ring.read(RING_RECORDS) if self.dropped else b""
-        steps = self._steps.read(self._rows)
+        ring = self._ring.read(0, min(self._ring_used, RING_RECORDS))
+        detail = self._detail.read(0, self._detail_used)
+        steps = self._steps.read(0, self._rows_used)
         regions: dict[str, dict[str, int]] = {}
         first = offset = self._space_for_header()
         for name, raw, size in (
@@ -224,11 +269,14 @@ class RankFile:
             regions[name] = {"offset": offset, "records": len(raw) // size}
             offset += len(raw)
         copy = self.path.with_suffix(".tmp")
-        try:
-            with copy.open("xb") as file:
-                self._write_header(file.fileno(), regions, closed=True)
-                file.seek(first)
-                file.write(ring + detail + steps)
-            copy.replace(self.path)
-        except OSError:  # the file as it stands is whole, only larger
-            copy.unlink(missing_ok=True)
+        with copy.open("xb") as file:
+            self._write_header(file.fileno(), regions, closed=True)
+            file.seek(first)
+            file.write(ring + detail + steps)
+        copy.replace(self.path)
+
+    def _space_for_header(self) -> int:
+        """Bytes for the header of the compact copy: no larger than that of the open file."""
+        raw = os.pread(self._fd, events.PREAMBLE.size, 0)
+        used = events.PREAMBLE.size + int(events.PREAMBLE.unpack(raw)[2])
+        return -(-used // HEADER_ALIGNMENT) * HEADER_ALIGNMENT

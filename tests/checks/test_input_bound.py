@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from ddpdoctor.checks import Outcome
 from ddpdoctor.events import Phase
 from ddpdoctor.findings import Severity
 from tests.builders import (
     LINE,
     StepTimes,
+    drawn,
+    loader,
     result_of,
     simulate,
     with_loader,
@@ -43,6 +47,30 @@ def test_a_loader_without_workers_that_takes_half_the_step() -> None:
     assert finding.where[0].line == LINE[Phase.INPUT].line
     assert "num_workers=2" in finding.fix
     assert "17.0 ms instead of 37.0 ms" in finding.fix
+
+
+@pytest.mark.parametrize(("cpus", "workers"), [(None, 7), (8, 7), (7, 6), (4, 3), (2, 1), (1, 1)])
+def test_no_more_workers_are_advised_than_there_are_cpus_beside_the_training(
+    cpus: int | None, workers: int
+) -> None:
+    def few(trace):
+        return replace(trace, info=replace(trace.info, cpus=cpus))
+
+    (finding,) = result_of("DD301", with_ranks(with_loader(all_wait(110)), few)).findings
+
+    assert f"num_workers={workers}," in finding.fix
+    assert ("it would take 7 to hide the input" in finding.fix) == (workers < 7)
+
+
+def test_the_advice_is_for_the_loader_that_gives_most_batches() -> None:
+    def two(trace):
+        epochs = (drawn(range(16)), replace(drawn(range(320)), loader=1))
+        loaders = {0: loader(workers=0), 1: loader(loader=1, workers=3)}
+        return replace(trace, drawn=epochs, loaders=loaders)
+
+    (finding,) = result_of("DD301", with_ranks(all_wait(20), two)).findings
+
+    assert finding.fix.startswith("3 workers are too slow")
 
 
 def test_workers_that_are_too_slow() -> None:

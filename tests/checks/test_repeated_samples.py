@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from ddpdoctor.checks import Outcome
+from ddpdoctor.events import INDEX_ITSELF, GroupInfo, Site
 from ddpdoctor.findings import Confidence, Severity
 from ddpdoctor.tracefile import Run
 from tests.builders import StepTimes, drawn, loader, result_of, simulate, with_ranks
@@ -25,7 +26,23 @@ def run_with(indices: Sequence[Sequence[int]], contents: Sequence[Contents] = ()
         own = drawn(indices[rank], contents[rank])
         return replace(trace, drawn=(own,), loaders={0: loader(**facts)})
 
-    return with_ranks(simulate(lambda rank, step: StepTimes(), len(indices), 12), add)
+    return with_ranks(healthy(len(indices)), add)
+
+
+def healthy(ranks: int) -> Run:
+    return simulate(lambda rank, step: StepTimes(), ranks, 12)
+
+
+def shards(*makers: Callable[[int, int], int]) -> list[Contents]:
+    """Contents of two ranks: of each tensor, its value by rank and index."""
+    return [
+        lambda index, rank=rank: tuple(make(rank, index) for make in makers) for rank in range(2)
+    ]
+
+
+def image(rank: int, index: int) -> int:
+    """Another on each rank: another shard, or augmented."""
+    return 1000 * (rank + 1) + index
 
 
 NO_SAMPLER = {"sampler": "RandomSampler", "sampler_replicas": None, "sampler_rank": None}
@@ -85,12 +102,69 @@ def test_shards_whose_labels_have_two_values_agree_only_by_chance() -> None:
     assert result_of("DD302", run).outcome is Outcome.CLEAN
 
 
-def test_augmented_images_with_equal_labels_are_the_same_samples() -> None:
-    contents = [lambda index, rank=rank: (1000 * rank + index, index % 10) for rank in range(2)]
+def test_augmented_images_with_equal_labels_are_likely_the_same_samples() -> None:
+    labels = Random(0).choices(range(10), k=100)
+    contents = shards(image, lambda rank, index: labels[index])
+
+    (finding,) = result_of("DD302", run_with([range(100), range(100)], contents)).findings
+
+    assert finding.confidence is Confidence.LIKELY
+    assert finding.severity is Severity.ERROR
+
+
+def test_images_that_are_flipped_or_not_are_the_same_samples() -> None:
+    flips = [Random(rank).choices([0, 1000], k=100) for rank in range(2)]
+    contents = shards(lambda rank, index: flips[rank][index] + index)
 
     (finding,) = result_of("DD302", run_with([range(100), range(100)], contents)).findings
 
     assert finding.confidence is Confidence.CERTAIN
+
+
+def test_shards_that_are_sorted_by_class_are_left_open() -> None:
+    contents = shards(image, lambda rank, index: index // 10)
+
+    (finding,) = result_of("DD302", run_with([range(100), range(100)], contents)).findings
+
+    assert (finding.severity, finding.confidence) == (Severity.INFO, Confidence.POSSIBLE)
+    assert "does not tell whether they are the same" in finding.message
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_sorted_and_augmented_samples_are_told_by_how_bright_they_are(same: bool) -> None:
+    """As a folder of images is sorted by class, and each class has a brightness of its own."""
+
+    def add(trace):
+        rank = trace.info.rank
+        own = Random(0 if same else rank)
+        classes = [Random(index // 40).gauss(0, 0.5) for index in range(400)]
+        levels = [mean + own.gauss(0, 1) for mean in classes]
+        noise = Random(100 + rank)
+        seen = tuple(level + noise.gauss(0, 0.5) for level in levels)
+        made = drawn(range(400), shards(image, lambda rank, index: index // 40)[rank])
+        return replace(trace, drawn=(replace(made, levels=seen),), loaders={0: loader()})
+
+    (finding,) = result_of("DD302", with_ranks(healthy(2), add)).findings
+
+    assert finding.confidence is (Confidence.LIKELY if same else Confidence.POSSIBLE)
+
+
+@pytest.mark.parametrize("own_index", [lambda rank, index: INDEX_ITSELF, lambda r, index: index])
+def test_shards_whose_samples_hold_their_index_are_no_certain_repeat(own_index) -> None:
+    labels = [Random(rank).choices(range(10), k=100) for rank in range(2)]
+    contents = shards(image, own_index, lambda rank, index: labels[rank][index])
+
+    result = result_of("DD302", run_with([range(100), range(100)], contents))
+
+    assert all(finding.severity is Severity.INFO for finding in result.findings)
+
+
+def test_few_labels_of_two_classes_do_not_tell() -> None:
+    contents = shards(lambda rank, index: index * 7 % 3 % 2)
+
+    (finding,) = result_of("DD302", run_with([range(18), range(18)], contents)).findings
+
+    assert finding.severity is Severity.INFO
 
 
 def test_batches_that_cannot_be_taken_apart_leave_it_possible() -> None:
@@ -99,7 +173,64 @@ def test_batches_that_cannot_be_taken_apart_leave_it_possible() -> None:
     (finding,) = result_of("DD302", run).findings
 
     assert finding.confidence is Confidence.POSSIBLE
-    assert finding.severity is Severity.WARNING
+    assert finding.severity is Severity.INFO
+
+
+def test_an_epoch_with_too_few_contents_does_not_outvote_one_that_tells() -> None:
+    def add(trace):
+        known = drawn(range(100), shards(image)[trace.info.rank])
+        unknown = replace(drawn(range(100), lambda index: None), epoch=1)
+        return replace(trace, drawn=(known, unknown), loaders={0: loader()})
+
+    assert result_of("DD302", with_ranks(healthy(2), add)).outcome is Outcome.CLEAN
+
+
+def test_loaders_with_one_cause_are_one_finding() -> None:
+    def add(trace):
+        epochs = tuple(replace(drawn(range(100)), loader=number) for number in range(3))
+        infos = {number: loader(loader=number, **NO_SAMPLER) for number in range(3)}
+        return replace(trace, drawn=epochs, loaders=infos)
+
+    assert len(result_of("DD302", with_ranks(healthy(2), add)).findings) == 1
+
+
+def test_loaders_of_one_number_that_are_not_the_same_are_not_compared() -> None:
+    def add(trace):
+        site = Site("/home/user/train.py", trace.info.rank, "train")
+        return replace(trace, drawn=(drawn(range(100)),), loaders={0: loader(site=site)})
+
+    assert result_of("DD302", with_ranks(healthy(2), add)).outcome is Outcome.CLEAN
+
+
+def test_only_ranks_that_reduce_together_are_compared() -> None:
+    """Ranks 0 and 1 split a model between them, as do 2 and 3; both pairs get equal samples."""
+
+    def add(trace, members):
+        shared = drawn(range(100 * (trace.info.rank // 2), 100 * (trace.info.rank // 2 + 1)))
+        group = next(GroupInfo("dp", ranks) for ranks in members if trace.info.rank in ranks)
+        return replace(trace, drawn=(shared,), ddp_groups=(group,), loaders={0: loader()})
+
+    def run(*members):
+        return with_ranks(healthy(4), lambda trace: add(trace, members))
+
+    assert result_of("DD302", run((0, 2), (1, 3))).outcome is Outcome.CLEAN
+    assert result_of("DD302", run((0, 1, 2, 3))).outcome is Outcome.FINDINGS
+    assert result_of("DD302", run((0, 1), (2, 3))).findings[0].culprits == (0, 1, 2, 3)
+
+
+def test_a_sampler_that_repeats_its_own_samples_is_skipped() -> None:
+    """With replacement, by a class that does not say so."""
+
+    def add(trace):
+        draws = Random(trace.info.rank).choices(range(200), k=100)
+        own = drawn(sorted(set(draws)))
+        own = replace(own, drawn=100, repeats=100 - len(own.indices))
+        return replace(trace, drawn=(own,), loaders={0: loader()})
+
+    result = result_of("DD302", with_ranks(healthy(2), add))
+
+    assert result.outcome is Outcome.SKIPPED
+    assert "with replacement" in (result.reason or "")
 
 
 def test_sampling_with_replacement_is_skipped() -> None:

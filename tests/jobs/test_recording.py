@@ -16,12 +16,14 @@ from ddpdoctor import load_run
 from ddpdoctor.errors import DdpDoctorError
 from tests.launching import (
     PROGRAMS,
+    ROOT,
     TRAIN,
     Finished,
     ddpdoctor,
     ddpdoctor_run,
     environment,
     finish,
+    finish_unrecorded,
     started,
     torchrun,
 )
@@ -95,7 +97,7 @@ def test_with_batch_norm_the_victims_wait_in_forward_and_the_origin_is_still_the
 
 def test_weights_and_exit_status_are_those_of_plain_training(tmp_path: Path) -> None:
     """Wrapped, and unchanged under `ddpdoctor run`: equal bit by bit."""
-    plain = finish(torchrun(TRAIN, "--save", "plain"), tmp_path)
+    plain = finish_unrecorded(torchrun(TRAIN, "--save", "plain"), tmp_path)
     wrapped = finish(torchrun(TRAIN, "--save", "wrapped", "--wrap"), tmp_path)
     watched = finish(ddpdoctor_run(TRAIN, "--save", "watched"), tmp_path)
 
@@ -111,7 +113,7 @@ def test_weights_and_exit_status_are_those_of_plain_training(tmp_path: Path) -> 
 
 def test_a_failing_script_fails_as_without_us(tmp_path: Path) -> None:
     program = PROGRAMS / "raises_on_rank_1.py"
-    plain = finish(torchrun(program), tmp_path)
+    plain = finish_unrecorded(torchrun(program), tmp_path)
     watched = finish(ddpdoctor_run(program), tmp_path)
 
     assert plain.status == watched.status == 1
@@ -130,7 +132,8 @@ def test_spawned_ranks_are_recorded(tmp_path: Path) -> None:
 
 
 def test_switched_off_nothing_is_written(tmp_path: Path) -> None:
-    done = finish(torchrun(TRAIN, "--wrap"), tmp_path, environment(DDPDOCTOR_DISABLE="1"))
+    env = environment(DDPDOCTOR_DISABLE="1")
+    done = finish_unrecorded(torchrun(TRAIN, "--wrap"), tmp_path, env)
 
     assert done.status == 0
     assert not (tmp_path / "ddpdoctor_runs").exists()
@@ -170,11 +173,11 @@ def wait_for_ranks(folder: Path, job, steps: int = 30) -> list[int]:
 def test_a_full_disk_costs_one_warning_and_the_training_ends_well(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = finish(["mount", "-t", "tmpfs", "-o", "size=7m", "tmpfs", str(disk)], tmp_path)
+    mount = finish(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], tmp_path)
     assert mount.status == 0, mount.err
     try:
         done = finish(
-            torchrun(TRAIN, "--wrap", "--steps", "4000", "--width", "16", "--batch-size", "2"),
+            torchrun(TRAIN, "--wrap", "--steps", "2500", "--width", "16", "--batch-size", "2"),
             tmp_path,
             environment(DDPDOCTOR_DIR=str(disk)),
         )
@@ -189,7 +192,7 @@ def test_an_unwritable_folder_costs_one_warning_and_the_training_ends_well(tmp_p
     (tmp_path / "file").touch()
     env = environment(DDPDOCTOR_DIR=str(tmp_path / "file" / "runs"))
 
-    done = finish(torchrun(TRAIN, "--wrap", "--steps", "20"), tmp_path, env)
+    done = finish_unrecorded(torchrun(TRAIN, "--wrap", "--steps", "20"), tmp_path, env)
 
     assert done.status == 0, done.err
     assert_one_warning_a_rank(done, "Not a directory")
@@ -246,3 +249,57 @@ def test_one_rank_with_another_variable_is_named(tmp_path: Path) -> None:
     (finding,) = findings(report, "DD404")
     assert finding["culprits"] == [2]
     assert "GLOO_SOME_SETTING" in finding["message"]
+
+
+def test_a_rank_file_that_is_truncated_meanwhile_kills_nobody(tmp_path: Path) -> None:
+    command = torchrun(TRAIN, "--wrap", "--steps", "400", "--fault", "between", "--late-ms", "5")
+    with started(command, tmp_path) as job:
+        wait_for_ranks(tmp_path, job)
+        for path in tmp_path.glob("ddpdoctor_runs/*/*/rank00001.ddt"):
+            os.truncate(path, 0)
+        _, err = job.communicate(timeout=90)
+
+    assert job.returncode == 0, err
+
+
+def test_a_collective_that_raises_is_left_out(tmp_path: Path) -> None:
+    """Rank 1's bad call raises and is caught; what follows is matched as before."""
+    done = finish(torchrun(PROGRAMS / "failing_collective.py"), tmp_path)
+    assert done.status == 0, done.err
+
+    _, report = report_of(tmp_path)
+
+    assert report["time"]["steps"]["counted"] >= 20
+    for rank in report["time"]["ranks"]:
+        assert rank["wait_ms"] < 0.5 * rank["step_ms"]
+    assert report["primary"] is None
+
+
+def test_an_optimizer_step_that_raises_does_not_end_the_record(tmp_path: Path) -> None:
+    done = finish(torchrun(PROGRAMS / "failing_optimizer.py"), tmp_path)
+    assert done.status == 0, done.err
+
+    _, report = report_of(tmp_path)
+
+    assert report["time"]["steps"]["counted"] >= 20
+
+
+def test_run_records_where_the_ranks_cannot_import_ddpdoctor_by_themselves(tmp_path: Path) -> None:
+    """As from a checkout that is not installed."""
+    env = {k: v for k, v in environment().items() if k != "PYTHONPATH"}
+    command = ddpdoctor_run(TRAIN, "--steps", "10")
+
+    done = finish(command, ROOT, env | {"DDPDOCTOR_DIR": str(tmp_path)})
+
+    assert done.status == 0, done.err
+    assert list(tmp_path.glob("*/attempt-0/rank0000*.ddt"))
+
+
+def test_a_signal_to_run_ends_the_job(tmp_path: Path) -> None:
+    command = ddpdoctor_run(TRAIN, "--steps", "100000")
+    with started(command, tmp_path) as job:
+        wait_for_ranks(tmp_path, job)
+        job.send_signal(signal.SIGINT)
+        job.communicate(timeout=60)
+
+    assert job.returncode != 0

@@ -34,13 +34,11 @@ class _RecordDdp(importlib.abc.MetaPathFinder):
 
 
 def _watch(ddp_class: Any) -> None:
-    """Record each instance from its construction on; import of the recorder waits until then."""
+    """Record each instance from its construction on; the recorder is imported only then."""
     construct = ddp_class.__init__
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        from ddpdoctor.recorder import session
-
-        recorder = session.begin()
+        recorder = _begin()
         construct(self, *args, **kwargs)
         if recorder is not None:
             recorder.guard.run(recorder.add, self)
@@ -49,12 +47,25 @@ def _watch(ddp_class: Any) -> None:
     ddp_class.__init__ = __init__
 
 
+def _begin() -> Any:
+    """The recorder; None, with a sentence, where ddpdoctor is not installed for this Python."""
+    if importlib.util.find_spec("ddpdoctor") is None:
+        sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(_HERE))))
+    try:
+        from ddpdoctor.recorder import begin
+    except ImportError as error:
+        sys.stderr.write(f"ddpdoctor: cannot record here; training goes on ({error})\n")
+        return None
+    return begin()
+
+
 def _chain() -> None:
     """Run the sitecustomize that this one stands in front of, if there is one."""
     others = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
     if spec is not None and spec.loader is not None:
         module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
         spec.loader.exec_module(module)
 
 

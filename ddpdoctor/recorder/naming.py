@@ -1,0 +1,60 @@
+"""What the run is called, and which attempt of it this is: the same on all ranks."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+import re
+import secrets
+import time
+from pathlib import Path
+from typing import Final
+
+from ddpdoctor.recorder import _torch_private as private
+from ddpdoctor.recorder.registration import start_time_ticks
+
+_STORE_KEY: Final = "ddpdoctor/attempt"
+_SAFE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def agree_on_attempt(runs: Path) -> tuple[str, int]:
+    """Run id and attempt number. The rank that asks first names them; nobody waits for another."""
+    run_id = _proposed_run_id()
+    proposal = f"{run_id}/{_next_attempt(runs / run_id)}"
+    agreed = private.default_store().compare_set(_STORE_KEY, "", proposal)
+    run_id, _, attempt = str(agreed, "utf-8").rpartition("/")
+    return run_id, int(attempt)
+
+
+def _proposed_run_id() -> str:
+    """Named by the environment; else after the launcher, so that restarts are one run."""
+    named = os.environ.get("DDPDOCTOR_RUN_ID", "")
+    if _SAFE_NAME.fullmatch(named):
+        return named
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return _of_process(os.getppid())
+    return new_run_id()
+
+
+def new_run_id() -> str:
+    return f"{_at(time.time())}-{secrets.token_hex(2)}"
+
+
+def _of_process(pid: int) -> str:
+    """The same in each process that this one starts: when it began, and which one it is."""
+    ticks = start_time_ticks(pid)
+    ago = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    suffix = hashlib.sha256(f"{boot}{pid}{ticks}".encode()).hexdigest()[:4]
+    return f"{_at(round(time.time() - ago))}-{suffix}"
+
+
+def _at(seconds: float) -> str:
+    return f"{datetime.datetime.fromtimestamp(seconds, tz=datetime.UTC):%Y%m%d-%H%M%S}"
+
+
+def _next_attempt(run: Path) -> int:
+    taken = [int(match[1]) for path in run.glob("attempt-*")
+             if (match := re.fullmatch(r"attempt-(\d{1,9})", path.name))]  # fmt: skip
+    return max(taken, default=-1) + 1
