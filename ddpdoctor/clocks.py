@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddpdoctor.events import RankInfo
+from ddpdoctor.tracefile import RankTrace
 
 FARTHEST_NS: Final = 366 * 86_400 * 10**9  # between the beginnings of two ranks of one run
 
@@ -15,22 +16,41 @@ FARTHEST_NS: Final = 366 * 86_400 * 10**9  # between the beginnings of two ranks
 class CommonClock:
     """Offsets to add to each rank's monotonic nanoseconds, and whether they can be trusted.
 
-    Ranks of one boot and one time namespace share CLOCK_MONOTONIC: offset 0, error 0. Between
-    hosts only the wall clocks are known, which is enough to draw and not to split waiting from
-    transfer: `comparable` is then False.
+    Ranks of one boot and one time namespace share CLOCK_MONOTONIC: offset 0, error 0. Those
+    of other hosts have measured theirs to rank 0; `error_ns` is the largest bound. Where that
+    is missing only the wall clocks are known, which is enough to draw and not to split
+    waiting from transfer: `comparable` is then False.
     """
 
     offsets_ns: dict[int, int]
     comparable: bool
+    error_ns: int = 0
 
 
-def common_clock(ranks: Sequence[RankInfo]) -> CommonClock:
-    """The clock of the first rank, onto which the others are brought."""
-    first = ranks[0]
+def common_clock(traces: Sequence[RankTrace]) -> CommonClock:
+    """The clock of rank 0 where all are known against it, else that of the first rank."""
+    measured = [_to_rank_0(trace, traces) for trace in traces]
+    known = [pair for pair in measured if pair is not None]
+    if len(known) == len(traces):
+        offsets = {trace.info.rank: known[i][0] for i, trace in enumerate(traces)}
+        return CommonClock(offsets, True, max(error for _, error in known))
+    first = traces[0].info
     return CommonClock(
-        {info.rank: _offset_ns(first, info) for info in ranks},
-        all(_share_a_clock(first, info) for info in ranks),
+        {trace.info.rank: _by_wall_clock(first, trace.info) for trace in traces},
+        all(_share_a_clock(first, trace.info) for trace in traces),
     )
+
+
+def _to_rank_0(trace: RankTrace, traces: Sequence[RankTrace]) -> tuple[int, int] | None:
+    """Offset and error bound: measured by this rank, or by one that shares its clock."""
+    for other in (trace, *traces):
+        if not _share_a_clock(trace.info, other.info):
+            continue
+        if other.info.rank == 0:
+            return 0, 0
+        if other.clock is not None:
+            return other.clock.offset_ns, other.clock.error_ns
+    return None
 
 
 def _share_a_clock(first: RankInfo, info: RankInfo) -> bool:
@@ -38,7 +58,7 @@ def _share_a_clock(first: RankInfo, info: RankInfo) -> bool:
     return info.clock_id == first.clock_id and apart_ns <= FARTHEST_NS
 
 
-def _offset_ns(first: RankInfo, info: RankInfo) -> int:
+def _by_wall_clock(first: RankInfo, info: RankInfo) -> int:
     """Where the wall clocks cannot be true, ranks are taken to have begun at one moment."""
     if _share_a_clock(first, info):
         return 0

@@ -136,6 +136,15 @@ class GroupInfo:
 
 
 @dataclass(frozen=True)
+class ClockOffset:
+    """What to add to a rank's monotonic clock to have rank 0's, known to within the error."""
+
+    offset_ns: Annotated[int, Meta(ge=-MOST_NS, le=MOST_NS)]
+    error_ns: Nanoseconds
+    at_ns: Nanoseconds  # on the rank's own clock
+
+
+@dataclass(frozen=True)
 class Site:
     """A line of the user's code that issued a collective or began a phase."""
 

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from ddpdoctor.events import Count, DrawnIndices, GroupInfo, HotLine, LoaderInfo, Site
+from ddpdoctor.events import ClockOffset, Count, DrawnIndices, GroupInfo, HotLine, LoaderInfo, Site
 from ddpdoctor.regular import read_up_to
 
 Fact = TypeVar("Fact")
@@ -37,6 +37,7 @@ class Facts:
     drawn: dict[tuple[int, int], DrawnIndices] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     cost: RecorderCost | None = None
+    clock: ClockOffset | None = None
     ddp_groups: list[GroupInfo] = field(default_factory=list)
 
 
@@ -100,6 +101,8 @@ def _take_fact(facts: Facts, line: bytes) -> None:
         facts.drawn[drawn.loader, drawn.epoch] = drawn
     elif fact.fact == "note":
         facts.notes.append(_decode(fact, str))
+    elif fact.fact == "clock":
+        facts.clock = _decode(fact, ClockOffset)
     elif fact.fact == "cost":
         facts.cost = _decode(fact, RecorderCost)
 

@@ -108,7 +108,7 @@ class Tables:
 
 def build_tables(run: Run) -> Tables:
     """Bring the ranks of a run onto one clock and into frames."""
-    clock = common_clock([trace.info for trace in run.ranks])
+    clock = common_clock(run.ranks)
     matched = match(run.ranks, clock)
     steps: list[pd.DataFrame] = []
     segments: list[pd.DataFrame] = []

@@ -23,7 +23,16 @@ import numpy.typing as npt
 
 from ddpdoctor import events
 from ddpdoctor.errors import BadTraceFile, DdpDoctorError, NotARun
-from ddpdoctor.events import DrawnIndices, GroupInfo, HotLine, LoaderInfo, RankInfo, RunInfo, Site
+from ddpdoctor.events import (
+    ClockOffset,
+    DrawnIndices,
+    GroupInfo,
+    HotLine,
+    LoaderInfo,
+    RankInfo,
+    RunInfo,
+    Site,
+)
 from ddpdoctor.factsfile import UNREADABLE, RecorderCost, read_facts
 from ddpdoctor.plausible import plausible
 from ddpdoctor.regular import opened
@@ -91,6 +100,7 @@ class RankTrace:
     notes: tuple[str, ...] = ()
     cost: RecorderCost | None = None
     ddp_groups: tuple[GroupInfo, ...] = ()  # over which the wrapped models reduce
+    clock: ClockOffset | None = None  # to rank 0's clock, where it is another one
 
 
 @dataclass(frozen=True)
@@ -249,6 +259,7 @@ def read_rank(path: Path) -> tuple[Header, RankTrace]:
         tuple(facts.notes),
         facts.cost,
         tuple(facts.ddp_groups),
+        facts.clock,
     )
     return header, trace
 

@@ -137,6 +137,12 @@ def default_store() -> _c10d.Store:
     return distributed_c10d._get_default_store()
 
 
+def store_of_its_own() -> Any:
+    """A client of the job's store for another thread: one blocking call holds a client."""
+    store: Any = default_store()
+    return store.clone()
+
+
 def loader_classes() -> list[type]:
     """DataLoader's iterators that define `__next__` themselves, subclasses included."""
     found: list[type] = []

@@ -7,7 +7,7 @@ import threading
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 
-from ddpdoctor.events import DrawnIndices, GroupInfo, HotLine, LoaderInfo, Site
+from ddpdoctor.events import ClockOffset, DrawnIndices, GroupInfo, HotLine, LoaderInfo, Site
 
 
 class FactsFile:
@@ -38,6 +38,9 @@ class FactsFile:
         """What a loader drew in an epoch so far; a later one of that epoch replaces it."""
         self._write("drawn", drawn)
 
+    def clock(self, offset: ClockOffset) -> None:
+        self._write("clock", offset)
+
     def note(self, text: str) -> None:
         self._write("note", text)
 
@@ -47,7 +50,8 @@ class FactsFile:
     def _write(self, fact: str, data: object) -> None:
         if is_dataclass(data) and not isinstance(data, type):
             data = asdict(data)
-        line = json.dumps({"fact": fact, "data": data}).encode() + b"\n"
+        text = json.dumps({"fact": fact, "data": data}, ensure_ascii=False)
+        line = text.encode(errors="replace") + b"\n"  # file names need not be UTF-8
         with self._lock:
             self._file.write(line)
 

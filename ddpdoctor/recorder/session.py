@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpdoctor.events import GroupInfo, RunInfo
 from ddpdoctor.recorder import _torch_private as private
 from ddpdoctor.recorder.callsite import CallSites
+from ddpdoctor.recorder.clocksync import ClockSync
 from ddpdoctor.recorder.collectives import Collectives
 from ddpdoctor.recorder.end_report import print_end_report
 from ddpdoctor.recorder.facts import FactsFile
@@ -54,6 +55,8 @@ class Recorder:
         self._training = TrainingHooks(self._phases, self._collectives, self._sites, guard)
         self._loaders = LoaderHooks(self._phases, self._facts, self._sites, guard)
         self._sentinel = Sentinel(self._phases, self._sites, self._facts, guard)
+        info = self._file.rank
+        self._clock = ClockSync(self.rank, world_size, info.clock_id, self._facts.clock)
         self._registration = _register(self.rank, world_size, self.folder)
         self._pid = os.getpid()
         self._closed = False
@@ -81,6 +84,7 @@ class Recorder:
             last_first.callback(self._write_last_facts)
             last_first.callback(self._phases.finish)
             last_first.callback(self._sentinel.stop)
+            last_first.callback(self._clock.stop)
             last_first.callback(self._collectives.remove)
             last_first.callback(self._loaders.remove)
             last_first.callback(self._training.remove)

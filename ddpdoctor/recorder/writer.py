@@ -48,7 +48,7 @@ class RankFile:
     ) -> None:
         self.path = path
         self._run = run
-        self._rank = rank
+        self.rank = rank
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         records = detail_bytes // DETAIL_RECORD.size
         size = DETAIL_RECORD.size
@@ -91,12 +91,12 @@ class RankFile:
         stopped: str | None = None,
     ) -> None:
         header = {
-            "run": asdict(self._run), "rank": asdict(self._rank), "closed": closed,
+            "run": asdict(self._run), "rank": asdict(self.rank), "closed": closed,
             "stopped": stopped, **regions,
         }  # fmt: skip
         raw = json.dumps(header, ensure_ascii=False).encode(errors="replace")
         if len(raw) > events.HEADER_SPACE - events.PREAMBLE.size - _GENERATION.size:
-            raise ValueError(f"the facts of rank {self._rank.rank} take {len(raw)} bytes")
+            raise ValueError(f"the facts of rank {self.rank.rank} take {len(raw)} bytes")
         preamble = events.PREAMBLE.pack(events.MAGIC, events.SCHEMA_VERSION, len(raw))
         write_at(fd, preamble + raw, 0)
 

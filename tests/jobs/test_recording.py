@@ -303,3 +303,23 @@ def test_a_signal_to_run_ends_the_job(tmp_path: Path) -> None:
         job.communicate(timeout=60)
 
     assert job.returncode != 0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="a time namespace needs root")
+def test_ranks_whose_clocks_differ_are_brought_together(tmp_path: Path) -> None:
+    train = [sys.executable, str(TRAIN), "--wrap", "--fault", "forward"]
+    command = torchrun(PROGRAMS / "other_clock.sh", *train)
+    command.insert(command.index("--standalone"), "--no-python")
+    done = finish(command, tmp_path)
+    assert done.status == 0, done.err
+
+    _, report = report_of(tmp_path)
+
+    (finding,) = findings(report, "DD101")
+    assert finding["culprits"] == [1]
+    victim, _ = report["time"]["ranks"]
+    assert victim["wait_ms"] == pytest.approx(LATE_MS, abs=LATE_MS / 4)
+    (run,) = (tmp_path / "ddpdoctor_runs").iterdir()
+    clock = load_run(run).ranks[1].clock
+    assert clock is not None
+    assert abs(clock.offset_ns + 5000 * 10**9) <= clock.error_ns
