@@ -5,8 +5,10 @@ from __future__ import annotations
 import selectors
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,6 +16,9 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from ddpdoctor.dashboards import create_app
+from ddpdoctor.dashboards.server import Address, start
+from ddpdoctor.report import Report
 from tests.launching import ROOT, TRAIN, ddpdoctor, environment, finish, started, torchrun
 
 START_SECONDS = 30.0
@@ -61,6 +66,21 @@ def printed_address(process: subprocess.Popen[str]) -> str:
             if waiting.select(timeout=0.5):
                 return process.stdout.readline().split()[-1]
     raise AssertionError(f"no address within {START_SECONDS} s, exit status {process.poll()}")
+
+
+@contextmanager
+def serving(report: Report) -> Iterator[str]:
+    """The address of a dashboard of this report, served by a thread."""
+    token = "t" * 32
+    server = start(create_app(report, token=token), "127.0.0.1", 0)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield Address("127.0.0.1", server.port, token).url
+    finally:
+        server.shutdown()
+        thread.join(timeout=10)
+        server.server_close()
 
 
 @pytest.fixture(scope="session")

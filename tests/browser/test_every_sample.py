@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from functools import partial
 
@@ -10,10 +9,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from ddpdoctor import analyze, load_run, run_checks
-from ddpdoctor.dashboards import create_app
-from ddpdoctor.dashboards.server import Address, start
 from ddpdoctor.report import Report, run_report
 from ddpdoctor.samples import sample_folder, sample_names
+from tests.browser.conftest import serving
 from tests.browser.test_dashboard import (
     COMPLETE,
     box_of,
@@ -35,15 +33,8 @@ def sample(request: pytest.FixtureRequest) -> Report:
 
 @pytest.fixture(scope="module")
 def sample_address(sample: Report) -> Iterator[str]:
-    server = start(create_app(sample, token="t" * 32), "127.0.0.1", 0)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield Address("127.0.0.1", server.port, "t" * 32).url
-    finally:
-        server.shutdown()
-        thread.join(timeout=10)
-        server.server_close()
+    with serving(sample) as address:
+        yield address
 
 
 def test_overview_has_its_findings_and_each_opens_its_place(

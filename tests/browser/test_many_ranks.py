@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from ddpdoctor.dashboards import create_app
-from ddpdoctor.dashboards.server import Address, start
+from tests.browser.conftest import serving
 from tests.dashboards.shown import late_run, report_on
 
 pytestmark = pytest.mark.job
@@ -19,15 +17,8 @@ COMPLETE = "#timeline[data-state='complete']"
 
 @pytest.fixture(scope="module")
 def many_ranks() -> Iterator[str]:
-    server = start(create_app(report_on(late_run(64, 300)), token="t" * 32), "127.0.0.1", 0)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield Address("127.0.0.1", server.port, "t" * 32).url
-    finally:
-        server.shutdown()
-        thread.join(timeout=10)
-        server.server_close()
+    with serving(report_on(late_run(64, 300))) as address:
+        yield address
 
 
 def test_steps_then_spans(page: Page, many_ranks: str) -> None:
