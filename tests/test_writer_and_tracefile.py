@@ -121,6 +121,20 @@ def test_a_collective_that_completes_after_the_detail_was_thinned_out_is_complet
     assert (trace.detail["end_ns"] == 1000 + trace.detail["step"]).all()
 
 
+def test_a_record_that_stays_open_while_thousands_pass_is_never_mistaken(tmp_path: Path) -> None:
+    file = open_file(tmp_path, detail_bytes=256 * 64)
+    forgotten = add_span(file, 1)
+    for step in range(2, 5 * RING_RECORDS):
+        file.finish(add_span(file, step), 1000 + step)
+    file.finish(forgotten, 77)
+    file.close()
+
+    _, trace = read_rank(rank_path(tmp_path))
+
+    assert 77 not in trace.detail["end_ns"]
+    assert (trace.detail["end_ns"] == 1000 + trace.detail["step"]).all()
+
+
 def test_a_million_steps_are_within_their_rows(tmp_path: Path) -> None:
     """Neighbours are joined, so that times add up to those of all steps."""
     file = open_file(tmp_path, step_rows=100_000)

@@ -52,20 +52,26 @@ class Region:
         write_at(self._fd, raw, self.place(first))
 
 
-def thin_out(region: Region, used: int, dtype: np.dtype[np.void], stride: int) -> dict[int, int]:
+def thin_out(
+    region: Region, used: int, dtype: np.dtype[np.void], stride: int, newest: int
+) -> tuple[dict[int, int], npt.NDArray[np.void]]:
     """Keep the records whose `step` is divisible by `stride`, moved to the front in order.
 
-    Returns where each kept serial number now lies. Every record moves towards the front: a
-    process that is killed on the way leaves some records twice, and loses none.
+    Returns where each kept serial number now lies, and the `newest` of the records that were
+    dropped. Every record moves towards the front: a process that is killed on the way leaves
+    some records twice, and loses none that was to be kept.
     """
     slots: dict[int, int] = {}
+    dropped = np.empty(0, dtype)
     for first in range(0, used, BLOCK_RECORDS):
         block = np.frombuffer(region.read(first, min(BLOCK_RECORDS, used - first)), dtype)
-        kept = block[(block["commit"] > 0) & (block["step"] % stride == 0)]
+        keep = (block["commit"] > 0) & (block["step"] % stride == 0)
+        kept = block[keep]
         region.write(len(slots), kept.tobytes())
         slots.update(zip(kept["commit"].tolist(), range(len(slots), len(slots) + len(kept)),
                          strict=True))  # fmt: skip
-    return slots
+        dropped = np.concatenate([dropped, block[~keep]])[-newest:]
+    return slots, dropped
 
 
 def join_neighbours(rows: npt.NDArray[np.void]) -> npt.NDArray[np.void]:

@@ -150,20 +150,20 @@ class RankFile:
         return place
 
     def _thin_out(self) -> None:
-        """Double the stride until there is room again; open records keep their places known."""
-        begin, end = self._detail.offset, self._detail.end
+        """Double the stride until there is room again; the newest of what goes is in the ring."""
         self._next_generation()
-        while self._detail_used > FULL * self._detail.records:
+        while self._detail_used > FULL * self._detail.records and self.stride < events.MAX_STRIDE:
             self.stride *= 2
-            slots = thin_out(self._detail, self._detail_used, DETAIL_DTYPE, self.stride)
+            slots, dropped = thin_out(
+                self._detail, self._detail_used, DETAIL_DTYPE, self.stride, RING_RECORDS
+            )
             self._detail_used = len(slots)
-            for serial, place in list(self._open.items()):
-                if begin <= place < end:
-                    self._open.pop(serial)
-                    if serial in slots:
-                        self._open[serial] = self._detail.place(slots[serial])
-            if self._detail_used and self.stride > events.MAX_STRIDE:
-                break
+            places = {serial: self._detail.place(slot) for serial, slot in slots.items()}
+            for record in dropped:
+                serial = int(record["commit"])
+                places[serial] = self._into_ring(serial, record.tobytes())
+            in_ring = {s: place for s, place in self._open.items() if place < self._detail.offset}
+            self._open = in_ring | {s: places[s] for s in self._open.keys() & places.keys()}
         os.ftruncate(self._fd, self._detail.place(self._detail_used))
         self._next_generation()
 
