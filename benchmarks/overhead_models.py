@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -34,7 +35,7 @@ def _conv() -> nn.Module:
     """About 25 million parameters."""
     widths = (3, 64, 256, 1024, 1536)
     return nn.Sequential(
-        *(_conv_block(a, b) for a, b in zip(widths, widths[1:], strict=False)),
+        *(_conv_block(a, b) for a, b in itertools.pairwise(widths)),
         nn.Conv2d(1536, 640, 3, padding=1),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(640, 10),
     )  # fmt: skip

@@ -28,6 +28,7 @@ from torch.utils.data import DataLoader, RandomSampler
 
 from benchmarks.overhead_models import WORKLOADS, Workload
 from ddpdoctor.events import DETAIL_RECORD, PREAMBLE, STEP_RECORD
+from ddpdoctor.recorder._torch_private import bucket_bytes
 from ddpdoctor.recorder.guard import Guard
 from ddpdoctor.recorder.session import Recorder
 
@@ -54,9 +55,7 @@ class Variant:
         self.name = name
         self.workload = workload
         self.dataset = workload.dataset()
-        self.model = DistributedDataParallel(
-            workload.make(), bucket_cap_mb=workload.bucket_cap_mb
-        )  # type: ignore[call-arg, unused-ignore]
+        self.model = DistributedDataParallel(workload.make(), bucket_cap_mb=workload.bucket_cap_mb)  # type: ignore[call-arg, unused-ignore]
         if name == "comm_hook":
             self.model.register_comm_hook(None, allreduce_hook)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE)
@@ -141,8 +140,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             if number > 0:  # the first round warms up
                 blocks[variant.name].append(asdict(block))
     parameters = sum(p.numel() for p in variants[0].model.parameters())
-    sizes = variants[0].model._get_ddp_logging_data().get("rebuilt_bucket_sizes", "")
-    return {"parameters": parameters, "buckets": len(str(sizes).split(",")), "blocks": blocks}
+    buckets = len(bucket_bytes(variants[0].model))
+    return {"parameters": parameters, "buckets": buckets, "blocks": blocks}
 
 
 def main() -> None:
