@@ -149,8 +149,8 @@ def _environment() -> dict[str, str]:
 
 
 def _table(results: dict[str, Any]) -> str:
-    head = f"{'model':12} {'variant':10} {'ratio':>7} {'quartiles':>17} {'us a step':>10} {'CPU us':>9}"
-    lines = [head]
+    titles = f"{'ratio':>7} {'quartiles':>17} {'us a step':>10} {'CPU us':>9}"
+    lines = [f"{'model':12} {'variant':10} {titles}"]
     for model, figures in results.items():
         lines.append(f"{model:12} bare       {figures['step_ms']} ms a step")
         for name, found in figures.items():
