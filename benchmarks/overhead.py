@@ -92,7 +92,11 @@ def _quartiles(values: list[float], digits: int) -> list[float]:
 
 
 def _traceml(model: str, rounds: int) -> dict[str, Any]:
-    """TraceML stays in a process once it is on: in a run of its own, beside steps it leaves out."""
+    """TraceML stays in a process once it is on, so it has a run of its own.
+
+    The bare steps there are only not traced: its patches and threads and its aggregating process
+    are beside them too, so this is the least that it costs.
+    """
     if importlib.util.find_spec("traceml_ai") is None:
         return {"skipped": "the package traceml-ai is not installed"}
     try:
@@ -173,9 +177,13 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="figures as JSON")
     parser.add_argument("--quick", action="store_true", help="the smallest model, few rounds")
     parser.add_argument("--model", choices=WORKLOADS, action="append", help="only these")
+    parser.add_argument(
+        "--rounds", type=int, help="rounds of each model; more of them steady the figures"
+    )
     options = parser.parse_args()
     models = options.model or list(QUICK if options.quick else WORKLOADS)
-    results = measure(models, lambda model: QUICK_ROUNDS if options.quick else ROUNDS[model])
+    default = QUICK_ROUNDS if options.quick else None
+    results = measure(models, lambda model: options.rounds or default or ROUNDS[model])
     print(json.dumps(results, indent=1) if options.json else _table(results))
 
 
