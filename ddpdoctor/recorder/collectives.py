@@ -42,13 +42,18 @@ _OPS: Final = (  # the first prefix that fits
     ("recv", Op.RECV),
 )
 _SENDS: Final = frozenset({"send", "recv"})  # torch.distributed's functions that block
+# As plain integers, which are much cheaper to combine than those of an IntFlag.
+_COLLECTIVE: Final = int(Kind.COLLECTIVE)
+_BLOCKING: Final = int(Flag.BLOCKING)
+_BUCKET: Final = int(Flag.BUCKET)
+_POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 _PEER_ARGUMENTS: Final = ("root_rank", "dst", "src")
 # A callback that comes after the interpreter has begun to end aborts the process. gloo itself
 # waits at exit for what is pending, up to its own timeout of 30 minutes.
 _DRAIN_SECONDS: Final = 30 * 60.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Signature:
     """Where the facts lie among the arguments of one operation."""
 
@@ -57,6 +62,7 @@ class _Signature:
     tensors: int
     is_async: int | None
     peer: int | None
+    flags: int  # those of every call
 
     @classmethod
     def of(cls, operation: private.CollectiveOp) -> _Signature:
@@ -71,10 +77,11 @@ class _Signature:
             inputs[0] if op is Op.REDUCE_SCATTER and inputs else 0,
             names.index("async_op") if "async_op" in names else None,
             peers[0] if peers else None,
+            _POINT_TO_POINT if op in (Op.SEND, Op.RECV) else 0,
         )
 
 
-@dataclass
+@dataclass(slots=True)
 class _Group:
     """A process group that was seen: its number here and its next sequence number."""
 
@@ -99,7 +106,7 @@ class BucketQueue:
         return -1
 
 
-@dataclass
+@dataclass(slots=True)
 class _Issued:
     """A collective between the two stamps of its kernel."""
 
@@ -159,27 +166,23 @@ class Collectives:
     def _before(self, signature: _Signature, arguments: tuple[Any, ...]) -> _Issued:
         arrived = time.monotonic_ns()
         group = self._group(private.unbox_group(arguments[signature.group]))
-        tensors = _tensors(arguments[signature.tensors])
-        nbytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        nbytes, on_host = _extent(arguments[signature.tensors])
         caller = self._caller(sys._getframe(1))
         by_reducer = caller is None or private.is_engine_frame(caller.f_code.co_name)
-        flags, bucket = Flag.NONE, -1
+        flags, bucket = signature.flags, -1
         if by_reducer and signature.op is Op.ALL_REDUCE:
-            flags |= Flag.BUCKET
+            flags |= _BUCKET
             bucket = self.buckets.take(nbytes)
-        on_host = not any(tensor.is_cuda for tensor in tensors)
         on_thread = self._phases.on_training_thread()
         blocking = None
         if on_thread and on_host and self._blocks(signature, arguments, caller):
-            flags |= Flag.BLOCKING
+            flags |= _BLOCKING
             blocking = self._phases.blocking_call(arrived)
-        if signature.op in (Op.SEND, Op.RECV):
-            flags |= Flag.POINT_TO_POINT
         peer = -1 if signature.peer is None else int(arguments[signature.peer])
         with group.lock:
-            seq = _take_number(group, point_to_point=bool(flags & Flag.POINT_TO_POINT))
+            seq = _take_number(group, point_to_point=bool(flags & _POINT_TO_POINT))
             serial = self._file.add(
-                Kind.COLLECTIVE, signature.op, flags, self._phases.depth if on_thread else 0,
+                _COLLECTIVE, signature.op, flags, self._phases.depth if on_thread else 0,
                 self._phases.step_of_record, self._phases.sync, seq, group.index, bucket,
                 self._sites.here(caller), peer, arrived, 0, 0, nbytes,
             )  # fmt: skip
@@ -282,6 +285,16 @@ def _take_number(group: _Group, *, point_to_point: bool) -> int:
         return group.next_p2p - 1
     group.next_seq += 1
     return group.next_seq - 1
+
+
+def _extent(argument: Any) -> tuple[int, bool]:
+    """Bytes of the tensors in an argument, and whether none of them is on a GPU."""
+    if type(argument) is list and len(argument) == 1 and type(argument[0]) is torch.Tensor:
+        (tensor,) = argument  # of a reducer's bucket
+        return tensor.nbytes, not tensor.is_cuda
+    tensors = _tensors(argument)
+    nbytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return nbytes, not any(tensor.is_cuda for tensor in tensors)
 
 
 def _tensors(argument: Any) -> list[torch.Tensor]:

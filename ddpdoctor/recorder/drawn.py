@@ -62,19 +62,30 @@ class DrawnSample:
         self.drawn += len(indices)
         hashes = index_hashes(indices)
         chosen = np.flatnonzero(hashes <= np.uint64(self._limit - 1))
-        contents = none_if_it_fails(_Contents, batch, len(indices)) if in_order else None
-        look_limit = self._limit_for(hashes) if contents is not None else 0
-        for position in chosen.tolist():
-            index = int(indices[position])
+        new: list[tuple[int, int]] = []  # position in the batch, index
+        for position, index in zip(chosen.tolist(), indices[chosen].tolist(), strict=True):
             if index in self._kept:
                 self._times[index] = self._times.get(index, 0) + 1
-                continue
-            self._kept[index] = None
-            if contents is not None and int(hashes[position]) < look_limit:
-                self._looked_into.append(int(hashes[position]))
-                none_if_it_fails(self._look_into, contents, position, index)
+            else:
+                self._kept[index] = None
+                new.append((position, index))
+        if new and in_order:
+            self._look_into_those(new, hashes, batch)
         while len(self._kept) > KEPT:
             self._halve()
+
+    def _look_into_those(
+        self, new: list[tuple[int, int]], hashes: npt.NDArray[np.uint64], batch: Any
+    ) -> None:
+        """The samples at these positions, as far as their hashes are low enough."""
+        look_limit = self._limit_for(hashes)
+        below = [(position, index) for position, index in new if int(hashes[position]) < look_limit]
+        contents = none_if_it_fails(_Contents, batch, len(hashes)) if below else None
+        if contents is None:
+            return
+        for position, index in below:
+            self._looked_into.append(int(hashes[position]))
+            none_if_it_fails(self._look_into, contents, position, index)
 
     def _limit_for(self, hashes: npt.NDArray[np.uint64]) -> int:
         """Below which hash to look into the samples of a batch."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 Result = TypeVar("Result")
+_now, _thread = time.perf_counter_ns, threading.get_ident
 
 
 class Guard:
@@ -28,7 +29,7 @@ class Guard:
         """The hook's result, or None when recording is or goes off."""
         if not self.active:
             return None
-        began = time.perf_counter_ns()
+        began = _now()
         try:
             return hook(*arguments)
         except Exception as error:  # noqa: BLE001  an error of ours must never reach the training
@@ -37,5 +38,5 @@ class Guard:
                 self._on_failure(error)
             return None
         finally:
-            if threading.get_ident() == self.thread:
-                self.cost_ns += time.perf_counter_ns() - began
+            if _thread() == self.thread:
+                self.cost_ns += _now() - began

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from ddpdoctor.events import Flag, Kind, Phase
 from ddpdoctor.recorder.runqueue import RunQueue
@@ -21,10 +21,11 @@ from ddpdoctor.recorder.writer import RankFile
 _ROW_PHASES: Final = (
     Phase.INPUT, Phase.FORWARD, Phase.BACKWARD, Phase.BLOCKED, Phase.OPTIMIZER, Phase.BETWEEN,
 )  # fmt: skip
+_SPAN, _STEP, _NO_GRAD = int(Kind.SPAN), int(Kind.STEP), int(Flag.NO_GRAD)  # cheaper than enums
 _BLOCKING_KEPT: Final = 10_000  # calls within a step; more only where no step ever ends
 
 
-@dataclass
+@dataclass(slots=True)
 class BlockingCall:
     """A collective in which the training thread stands. The backend's thread fills in the end."""
 
@@ -33,8 +34,7 @@ class BlockingCall:
     end_ns: int = 0
 
 
-@dataclass(frozen=True)
-class _StepEnd:
+class _StepEnd(NamedTuple):
     """A moment at which the step may have ended, with the time each phase had by then."""
 
     at_ns: int
@@ -93,14 +93,14 @@ class Phases:
         self._account(now)
         if self._step_begin is None:
             self._step_begin = self._mark(now)
-        if phase is Phase.INPUT and not no_grad and self._synced_in_step:
-            self._input_after_sync = self._input_after_sync or self._mark(now)
+        if phase is Phase.INPUT and not no_grad and self._awaits_its_end():
+            self._input_after_sync = self._mark(now)
         self.backwards += phase is Phase.BACKWARD
         self.evaluations += phase is Phase.FORWARD and no_grad
-        flags = Flag.NO_GRAD if no_grad else Flag.NONE
+        flags = _NO_GRAD if no_grad else 0
         step = self.step if phase is Phase.OPTIMIZER else self.step_of_record
         serial = self._file.add(
-            Kind.SPAN, phase, flags, len(self._open), step, self.sync,
+            _SPAN, phase, flags, len(self._open), step, self.sync,
             0, 0, -1, site, -1, now, 0, 0, 0,
         )  # fmt: skip
         self._open.append((serial, phase, Phase.BETWEEN if no_grad else phase))
@@ -108,7 +108,7 @@ class Phases:
 
     def end(self, serial: int) -> None:
         """Close a span, and with it those left open inside it. A span already closed is ignored."""
-        if not any(entry[0] == serial for entry in self._open):
+        if not self._is_open(serial):
             return
         now = time.monotonic_ns()
         self._account(now)
@@ -117,6 +117,18 @@ class Phases:
             self._file.finish(top, now)
             if top == serial:
                 return
+
+    def _awaits_its_end(self) -> bool:
+        """Whether gradients were reduced in this step and nothing yet tells where it ends."""
+        if self._step_end is not None or self._input_after_sync is not None:
+            return False
+        return self._synced_in_step
+
+    def _is_open(self, serial: int) -> bool:
+        opened = self._open
+        if opened and opened[-1][0] == serial:
+            return True
+        return any(entry[0] == serial for entry in opened)
 
     def was_evaluation(self, serial: int, duration_ns: int) -> None:
         """A closed input span turned out to feed no training: its time is between steps."""
@@ -178,7 +190,7 @@ class Phases:
         self._file.add_step((self.step, *micros, self.sync))  # type: ignore[arg-type]
         waited_ns = max(0, end.run_queue_ns - begin.run_queue_ns)
         self._file.add(
-            Kind.STEP, 0, 0, 0, self.step, self.sync, 0, 0, -1, 0, -1,
+            _STEP, 0, 0, 0, self.step, self.sync, 0, 0, -1, 0, -1,
             begin.at_ns, 0, end.at_ns, waited_ns,
         )  # fmt: skip
         self.step += 1
@@ -189,6 +201,8 @@ class Phases:
     def _blocked_before(self, end_ns: int) -> list[tuple[Phase, int]]:
         """Time of completed blocking calls up to `end_ns`, overlaps counted once."""
         found: list[tuple[Phase, int]] = []
+        if not self._blocking:
+            return found
         covered_ns = 0
         for call in [call for call in self._blocking if call.begin_ns < end_ns]:
             if call.phase is not Phase.BLOCKED and call.end_ns:

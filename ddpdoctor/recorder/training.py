@@ -6,9 +6,8 @@ import functools
 import sys
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -30,8 +29,7 @@ _BUCKETS_SETTLE: Final = 3  # DDP rebuilds its buckets once, before the second s
 _OUTPUT_OBJECTS: Final = 2000  # of a model's output that are looked through for tensors
 
 
-@dataclass(frozen=True)
-class _OptimizerStep:
+class _OptimizerStep(NamedTuple):
     """A step that was entered. `serial` is 0 for the optimizer of a model that is not ours."""
 
     serial: int
@@ -51,6 +49,8 @@ class TrainingHooks:
         self._models: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
         self._parameters: set[int] = set()
         self._is_ours: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
+        self._output_hooks: weakref.WeakKeyDictionary[DistributedDataParallel, Any]
+        self._output_hooks = weakref.WeakKeyDictionary()
         self._forward = 0
         self._backward = 0
         self._blocked = 0
@@ -58,6 +58,8 @@ class TrainingHooks:
         self._counts_cost = False
         self._in_backward = False
         self._will_sync = False
+        self._when_compute_ends = functools.partial(guard.run, self._compute_ends)
+        self._when_backward_ends = functools.partial(guard.run, self._backward_ends)
         self._buckets: dict[int, tuple[int, ...]] = {}
         self._originals = _patch_forward(self)
         self._handles = [
@@ -118,38 +120,43 @@ class TrainingHooks:
         if not torch.is_grad_enabled():
             return
         self._will_sync = bool(model.require_backward_grad_sync)  # DDP too decides it here
-
-        def backward_begins(_gradient: torch.Tensor) -> None:
-            self.guard.run(self._backward_begins, model)
-
-        hook = unserializable_hook(  # type: ignore[no-untyped-call]
-            private.without_dynamo(backward_begins)
-        )
+        hook = self._hook_of_outputs(model)
         for tensor in _tensors(output):
             if tensor.requires_grad and not tensor.is_leaf:
                 tensor.register_hook(hook)  # type: ignore[no-untyped-call]
 
-    def _backward_begins(self, model: DistributedDataParallel) -> None:
-        if self._in_backward or not self._phases.on_training_thread():
+    def _hook_of_outputs(self, model: DistributedDataParallel) -> Any:
+        """One for each model: to keep the compiler out of a new function takes longer than it."""
+        hook = self._output_hooks.get(model)
+        if hook is None:
+            reference = weakref.ref(model)
+
+            def backward_begins(_gradient: torch.Tensor) -> None:
+                self.guard.run(self._backward_begins, reference())
+
+            hook = self._output_hooks[model] = unserializable_hook(  # type: ignore[no-untyped-call]
+                private.without_dynamo(backward_begins)
+            )
+        return hook
+
+    def _backward_begins(self, model: DistributedDataParallel | None) -> None:
+        if self._in_backward or model is None or not self._phases.on_training_thread():
             return
         self._in_backward = True
         self._backward = self._phases.begin(Phase.BACKWARD, self._sites.here(sys._getframe(1)))
         queue = self._collectives.buckets
         queue.next, queue.sizes = 0, self._bucket_sizes(model)
-        private.after_backward(self._guarded(self._compute_ends))
+        private.after_backward(self._when_compute_ends)
 
     def _bucket_sizes(self, model: DistributedDataParallel) -> tuple[int, ...]:
         if self._phases.sync <= _BUCKETS_SETTLE or id(model) not in self._buckets:
             self._buckets[id(model)] = private.bucket_bytes(model)
         return self._buckets[id(model)]
 
-    def _guarded(self, hook: Any) -> Any:
-        return functools.partial(self.guard.run, hook)
-
     def _compute_ends(self) -> None:
         """Before DDP's own callback, which waits for the reductions."""
         self._blocked = self._phases.begin(Phase.BLOCKED, 0)
-        private.after_backward(self._guarded(self._backward_ends))
+        private.after_backward(self._when_backward_ends)
 
     def _backward_ends(self) -> None:
         """After DDP's own callback, since this one was queued from within a callback."""

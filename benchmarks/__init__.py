@@ -1,0 +1,1 @@
+"""How much ddpdoctor costs, measured on real ranks. Prints figures and asserts none of them."""

@@ -1,0 +1,171 @@
+"""One rank of the overhead benchmark: all variants in one process group, in alternating order.
+
+Other load on the machine is far larger than what is measured here. So no variant is compared with
+one of another run, nor with one of another minute: each round measures all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import random
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, RandomSampler
+
+from benchmarks.overhead_models import WORKLOADS, Workload
+from ddpdoctor.events import DETAIL_RECORD, PREAMBLE, STEP_RECORD
+from ddpdoctor.recorder._torch_private import bucket_bytes
+from ddpdoctor.recorder.guard import Guard
+from ddpdoctor.recorder.session import Recorder
+
+WARM_UP: Final = 6  # steps of a block before those measured: buckets settle, caches fill
+PROFILED: Final = 10  # torch.profiler keeps every event in memory: only a short window
+ENDLESS: Final = 1_000_000_000
+LEARNING_RATE: Final = 1e-4
+
+
+@dataclass(frozen=True)
+class Block:
+    """The measured steps of one variant in one round."""
+
+    step_s: float  # median of the steps
+    cpu_s: float  # of the whole process, a step
+    bytes_per_step: float
+
+
+class Variant:
+    """A DDP model of its own, and what is switched on around its steps."""
+
+    def __init__(self, name: str, workload: Workload, folder: Path) -> None:
+        torch.manual_seed(0)
+        self.name = name
+        self.workload = workload
+        self.dataset = workload.dataset()
+        self.model = DistributedDataParallel(workload.make(), bucket_cap_mb=workload.bucket_cap_mb)  # type: ignore[call-arg, unused-ignore]
+        if name == "comm_hook":
+            self.model.register_comm_hook(None, allreduce_hook)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE)
+        self.folder = folder
+
+    def block(self, number: int) -> Block:
+        """Measure one block. What switching on and off takes is not counted."""
+        steps = self.workload.steps
+        steps = min(steps, PROFILED) if self.name == "profiler" else steps
+        written: list[float] = []
+        with self._switched_on(number, written, steps + WARM_UP):
+            batches = self._batches()
+            for _ in range(WARM_UP):
+                self._step(batches)
+            dist.barrier()
+            took = []
+            cpu = time.process_time()
+            for _ in range(steps):
+                began = time.perf_counter()
+                self._step(batches)
+                took.append(time.perf_counter() - began)
+            cpu = time.process_time() - cpu
+        return Block(statistics.median(took), cpu / steps, written[0] if written else 0.0)
+
+    def _batches(self) -> Iterator[Any]:
+        drawn = RandomSampler(self.dataset, replacement=True, num_samples=ENDLESS)
+        return iter(DataLoader(self.dataset, batch_size=self.workload.batch, sampler=drawn))
+
+    def _step(self, batches: Iterator[Any]) -> None:
+        with self._around_step():
+            inputs, labels = next(batches)
+            self.optimizer.zero_grad()
+            nn.functional.cross_entropy(self.model(inputs), labels).backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+
+    def _around_step(self) -> AbstractContextManager[Any]:
+        if self.name == "traceml":
+            traced: AbstractContextManager[Any] = _traceml().trace_step(self.model)
+            return traced
+        return contextlib.nullcontext()
+
+    @contextmanager
+    def _switched_on(self, number: int, written: list[float], steps: int) -> Iterator[None]:
+        if self.name == "profiler":
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+                yield
+        elif self.name == "ddpdoctor":
+            os.environ["DDPDOCTOR_DIR"] = str(self.folder / f"block{number}")
+            recorder = Recorder(Guard(_fail))
+            recorder.add(self.model)
+            yield
+            recorder.close()
+            written.append(_recorded_bytes(recorder) / steps)
+        else:
+            yield
+
+
+def _traceml() -> Any:
+    """No dependency of ours; `benchmarks.overhead` looks whether it is there."""
+    return importlib.import_module("traceml_ai")
+
+
+def _fail(error: Exception) -> None:
+    raise error
+
+
+def _recorded_bytes(recorder: Recorder) -> int:
+    """Of the records alone: the header does not grow with the steps."""
+    with (recorder.folder / f"rank{recorder.rank:05d}.ddt").open("rb") as file:
+        _, _, length = PREAMBLE.unpack(file.read(PREAMBLE.size))
+        header = json.loads(file.read(length))
+    detail = header["ring"]["records"] + header["detail"]["records"]
+    return int(detail * DETAIL_RECORD.size + header["steps"]["records"] * STEP_RECORD.size)
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Blocks of each variant, round by round; the order changes from round to round."""
+    workload = WORKLOADS[options.model]
+    folder = Path(options.folder)
+    variants = [Variant(name, workload, folder) for name in options.variants.split(",")]
+    order = random.Random(0)  # noqa: S311  the same on all ranks
+    blocks: dict[str, list[dict[str, float]]] = {variant.name: [] for variant in variants}
+    for number in range(options.rounds + 1):
+        for variant in order.sample(variants, len(variants)):
+            block = variant.block(number)
+            if number > 0:  # the first round warms up
+                blocks[variant.name].append(asdict(block))
+    parameters = sum(p.numel() for p in variants[0].model.parameters())
+    buckets = len(bucket_bytes(variants[0].model))
+    return {"parameters": parameters, "buckets": buckets, "blocks": blocks}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", choices=WORKLOADS, required=True)
+    parser.add_argument("--variants", required=True)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--folder", required=True)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    if "traceml" in options.variants:
+        _traceml().init(mode="auto")
+    measured = measure(options)
+    if dist.get_rank() == 0:
+        Path(options.folder, "blocks.json").write_text(json.dumps(measured), encoding="utf-8")
+    dist.barrier()
+    os._exit(0)  # ranks of torch 2.13 on gloo sometimes abort in an orderly exit, also without us
+
+
+if __name__ == "__main__":
+    main()

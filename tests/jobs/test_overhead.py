@@ -1,0 +1,31 @@
+"""The overhead benchmark runs and keeps its form. What it measures is asserted nowhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+from math import isfinite
+from pathlib import Path
+
+import pytest
+
+from tests.launching import ROOT, environment, finish
+
+pytestmark = pytest.mark.job
+
+
+def test_a_quick_run_compares_each_variant_with_bare_ddp(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.overhead", "--quick", "--json"]
+
+    done = finish(command, tmp_path, environment(PYTHONPATH=str(ROOT)))
+
+    assert done.status == 0, done.err
+    (figures,) = json.loads(done.out).values()
+    assert figures["step_ms"] > 0
+    for variant in ("ddpdoctor", "comm_hook", "profiler"):
+        low, high = figures[variant]["ratio_iqr"]
+        assert 0 < low <= figures[variant]["ratio"] <= high
+        assert isfinite(high)
+        assert isfinite(figures[variant]["us_per_step"])
+    assert isfinite(figures["ddpdoctor"]["cpu_us_per_step"])
+    assert figures["ddpdoctor"]["bytes_per_step"] > 0
