@@ -115,7 +115,9 @@ def run(torchrun_arguments: tuple[str, ...]) -> int:
     from ddpdoctor.launch import run_recorded
 
     status, recorded = run_recorded(torchrun_arguments)
-    if not recorded:
+    if not recorded and status != CLEAN:
+        click.echo("ddpdoctor: the script failed before any rank recorded a model", err=True)
+    elif not recorded:
         _complain(
             "no rank recorded anything: no DistributedDataParallel model was made, or "
             "Python was started by -E or -I, which bypasses the import hook"

@@ -35,7 +35,9 @@ def _parts(diagnosis: Diagnosis, *, stacks: bool) -> Iterator[RenderableType]:
         yield Text("No verdict: the cause is not known.", style="bold yellow")
     for result in report.results:
         if result.outcome in (Outcome.SKIPPED, Outcome.CRASH):
-            yield Padding(said(f"{result.code} {result.name}: {result.reason}"), (0, 0, 0, 2))
+            yield Padding(
+                said(f"skipped: {result.code} {result.name}: {result.reason}"), (0, 0, 0, 2)
+            )
     if stacks:
         yield Text()
         yield _rank_table(snapshot)
@@ -107,13 +109,17 @@ def _stack_groups(snapshot: HangSnapshot) -> Iterator[RenderableType]:
     groups: dict[tuple[str, ...], list[RankProcess]] = defaultdict(list)
     for rank in snapshot.ranks:
         frames = rank.main_thread.frames if rank.main_thread else ()
-        groups[tuple(spot(frame) for frame in reversed(frames))].append(rank)
+        shown = [frame for frame in reversed(frames) if not frame.file.startswith("<frozen ")]
+        groups[tuple(spot(frame) for frame in shown)].append(rank)
     for lines, ranks in groups.items():
         numbers = [rank.rank for rank in ranks if rank.rank is not None]
         yield Text()
         yield Text(rank_list(numbers) if numbers else "rank ?", style="bold")
         for depth, line in enumerate(lines or ("no stack",)):
-            yield said("  " + "  " * depth + line)
+            yield said("  " + "  " * min(depth, _DEEPEST) + line)
+
+
+_DEEPEST = 20  # levels of indentation
 
 
 def _number(rank: RankProcess) -> str:

@@ -187,6 +187,15 @@ INDEX_ITSELF: Final = -1  # fingerprint of a tensor that holds the sample's inde
 
 
 @dataclass(frozen=True)
+class Stall:
+    """Where a rank stood when it had recorded nothing for some seconds."""
+
+    phase: Phase
+    site: Site | None
+    seconds: Annotated[float, Meta(ge=0, le=1e9)]
+
+
+@dataclass(frozen=True)
 class DrawnIndices:
     """What one loader delivered in one epoch, as a sample that is the same on every rank.
 

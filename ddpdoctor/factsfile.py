@@ -8,7 +8,16 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from ddpdoctor.events import ClockOffset, Count, DrawnIndices, GroupInfo, HotLine, LoaderInfo, Site
+from ddpdoctor.events import (
+    ClockOffset,
+    Count,
+    DrawnIndices,
+    GroupInfo,
+    HotLine,
+    LoaderInfo,
+    Site,
+    Stall,
+)
 from ddpdoctor.regular import read_up_to
 
 Fact = TypeVar("Fact")
@@ -38,6 +47,7 @@ class Facts:
     notes: list[str] = field(default_factory=list)
     cost: RecorderCost | None = None
     clock: ClockOffset | None = None
+    stall: Stall | None = None
     ddp_groups: list[GroupInfo] = field(default_factory=list)
 
 
@@ -103,6 +113,8 @@ def _take_fact(facts: Facts, line: bytes) -> None:
         facts.notes.append(_decode(fact, str))
     elif fact.fact == "clock":
         facts.clock = _decode(fact, ClockOffset)
+    elif fact.fact == "stall":
+        facts.stall = msgspec.json.decode(fact.data, type=Stall | None)
     elif fact.fact == "cost":
         facts.cost = _decode(fact, RecorderCost)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # the report on a hang must load without pandas
     from ddpdoctor.analysis.model import Analysis, RankStats
 
 SCHEMA_VERSION = 1
-LAUNCH_CODES = "DD4"
+BESIDE_THE_STEPS = ("DD4", "DD9")  # codes that look at the launch and at the end of a run
 
 
 @dataclass(frozen=True)
@@ -74,14 +74,14 @@ def exceeds(report: Report, fail_on: Severity | None) -> bool:
 def why_no_verdict(report: Report) -> str | None:
     """The reason for which finding nothing must not be exit status 0; None where it may be.
 
-    A run is judged by what was measured of its steps. That its ranks were launched alike says
-    nothing of them.
+    A run is judged by what was measured of its steps. That its ranks were launched alike, and that
+    it ended, says nothing of them.
     """
     if report.analysis is not None and not report.analysis.steps.counted:
         return "no whole step was recorded on all ranks"
     looked = [r for r in report.results if r.outcome in (Outcome.FINDINGS, Outcome.CLEAN)]
     if report.subject == "run":
-        looked = [result for result in looked if not result.code.startswith(LAUNCH_CODES)]
+        looked = [result for result in looked if not result.code.startswith(BESIDE_THE_STEPS)]
     return None if looked else "no check could judge it; the reasons are in the report"
 
 

@@ -32,6 +32,7 @@ from ddpdoctor.events import (
     RankInfo,
     RunInfo,
     Site,
+    Stall,
 )
 from ddpdoctor.factsfile import UNREADABLE, RecorderCost, read_facts
 from ddpdoctor.plausible import plausible
@@ -101,6 +102,7 @@ class RankTrace:
     cost: RecorderCost | None = None
     ddp_groups: tuple[GroupInfo, ...] = ()  # over which the wrapped models reduce
     clock: ClockOffset | None = None  # to rank 0's clock, where it is another one
+    stall: Stall | None = None  # where it stands still
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,12 @@ def _attempts(run: Path) -> list[Path]:
 
 
 def _attempt_folder(path: Path) -> Path:
-    """The folder that holds the rank files: this one, or its newest attempt."""
+    """The folder that holds the rank files: this one, or its newest attempt.
+
+    A bare name may be a run's id, as reports print it.
+    """
+    if not path.exists() and path.name == str(path):
+        path = runs_folder() / path if (runs_folder() / path).exists() else path
     try:
         if not path.exists():
             raise NotARun(f"{path}: there is no such folder")
@@ -260,6 +267,7 @@ def read_rank(path: Path) -> tuple[Header, RankTrace]:
         facts.cost,
         tuple(facts.ddp_groups),
         facts.clock,
+        facts.stall,
     )
     return header, trace
 

@@ -11,7 +11,7 @@ from ddpdoctor.samples import sample_folder, sample_names
 from tests.launching import ROOT, ddpdoctor, environment, finish
 
 PRIMARY = {
-    "hang": None,
+    "hang": "DD913",
     "healthy": None,
     "input-bound": "DD301",
     "late-backward": "DD101",
@@ -55,12 +55,14 @@ def test_the_fault_is_the_one_that_was_put_in(name: str) -> None:
     assert warned == ({PRIMARY[name]} if PRIMARY[name] else set())
 
 
-def test_the_hang_says_who_did_not_arrive() -> None:
+def test_the_hang_names_the_rank_that_did_not_arrive_and_its_line() -> None:
     done = finish(ddpdoctor("report", str(sample_folder("hang")), "--json"), ROOT)
 
-    notes = json.loads(done.out)["notes"]
+    report = json.loads(done.out)
 
-    assert any("where rank 1 did not arrive" in note for note in notes)
+    (finding,) = next(r["findings"] for r in report["results"] if r["code"] == "DD913")
+    assert (finding["culprits"], finding["victims"]) == ([1], [0, 2])
+    assert finding["where"][0]["function"] == "wait_for_a_file_that_never_comes"
 
 
 def test_no_path_of_the_recording_machine_is_kept() -> None:

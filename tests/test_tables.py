@@ -160,7 +160,7 @@ def test_a_collective_that_raised_takes_no_part_in_arrivals() -> None:
     assert table["complete"].sum() == len(table) - 3
 
 
-def test_who_stands_in_a_collective_that_failed_elsewhere_is_said() -> None:
+def test_who_stands_in_a_collective_that_failed_elsewhere() -> None:
     run = with_ranks(simulate(lambda r, s: StepTimes(), 2, 4), failed_on_rank_1)
 
     def still_in_it(trace: RankTrace) -> RankTrace:
@@ -169,11 +169,10 @@ def test_who_stands_in_a_collective_that_failed_elsewhere_is_said() -> None:
             detail["end_ns"][np.flatnonzero(detail["kind"] == Kind.COLLECTIVE)[2]] = 0
         return replace(trace, detail=detail, closed=False)
 
-    sentences = analyze(with_ranks(run, still_in_it)).unfinished
+    (stuck,) = analyze(with_ranks(run, still_in_it)).stuck
 
-    assert sentences[1] == (
-        "rank 0 stands in all_reduce (number 2 of its group), which failed on rank 1"
-    )
+    assert (stuck.op, stuck.seq) == ("all_reduce", 2)
+    assert (stuck.waiting, stuck.missing, stuck.failed) == ((0,), (), (1,))
 
 
 def test_a_group_whose_facts_are_lost_is_not_matched() -> None:

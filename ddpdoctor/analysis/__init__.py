@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ddpdoctor.analysis.arrivals import late_arrivals
-from ddpdoctor.analysis.ending import unfinished
+from ddpdoctor.analysis.ending import stuck_collectives, unfinished
 from ddpdoctor.analysis.link import fit_link
 from ddpdoctor.analysis.model import Analysis, LateArrivals, PhaseTimes, RankStats, StepRange
 from ddpdoctor.events import RankInfo
@@ -40,7 +40,8 @@ def analyze(run: Run) -> Analysis:
         steps,
         ranks,
         link,
-        tuple(unfinished(run, tables)),
+        stuck_collectives(run, tables),
+        unfinished(run),
         _recorder_cost(run.ranks),
     )
     return analysis if _is_cost_of_a_step(analysis) else replace(analysis, cost_ms_per_step=None)

@@ -110,6 +110,17 @@ class StepRange:
 
 
 @dataclass(frozen=True)
+class StuckCollective:
+    """A collective in which ranks stand at the end of the record, and others never came to."""
+
+    op: str
+    seq: int
+    waiting: tuple[int, ...]
+    missing: tuple[int, ...]
+    failed: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Analysis:
     """All of a run that a check may ask for."""
 
@@ -119,6 +130,7 @@ class Analysis:
     steps: StepRange
     ranks: tuple[RankStats, ...]
     link: LinkFit | None
+    stuck: tuple[StuckCollective, ...]
     unfinished: tuple[str, ...]  # how the record ends, where nobody closed it
     cost_ms_per_step: float | None  # what the recorder itself took, mean over ranks; see analyze
 

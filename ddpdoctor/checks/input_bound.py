@@ -37,6 +37,7 @@ SHARE_WARNING: Final = (
     0.10  # reports of slow input begin to matter to people at a tenth of the step
 )
 SHARE_ERROR: Final = 0.30
+MOST_WORKERS: Final = 16  # more is no advice to give from one measurement
 LEAST_MS: Final = 2.0  # handing over a ready batch from a worker takes about 1 ms on a busy host
 
 
@@ -109,23 +110,25 @@ def _fix(loader: LoaderInfo | None, times: PhaseTimes, cpus: int | None) -> str:
     if loader is None:
         return f"Give the loader more workers (num_workers), or cheaper samples.{at_best}"
     if loader.workers == 0:
-        wanted = max(1, math.ceil(times.input_ms / max(rest_ms, 1e-3)))
-        workers = wanted if cpus is None else min(wanted, max(1, cpus - 1))
-        hidden = f"DataLoader(..., num_workers={workers}, persistent_workers=True)"
-        limit = _limit(wanted, workers, cpus)
-        return f"The batches are made by the training thread itself: use {hidden}{limit}.{at_best}"
+        wanted = min(MOST_WORKERS, max(1, math.ceil(times.input_ms / max(rest_ms, 1e-3))))
+        workers = f"DataLoader(..., num_workers={wanted}, persistent_workers=True)"
+        return (
+            f"The batches are made by the training thread itself: use {workers}"
+            f"{_limit(wanted, cpus)}.{at_best}"
+        )
+    workers = "1 worker is" if loader.workers == 1 else f"{loader.workers} workers are"
     return (
-        f"{loader.workers} workers are too slow for this step: raise num_workers while CPUs "
-        f"are free "
-        f"({cpus if cpus is not None else 'unknown'} may be used by the rank), set "
-        f"persistent_workers=True, and make a sample cheaper to load.{at_best}"
+        f"{workers} too slow for this step: raise num_workers while CPUs are free "
+        f"({cpus if cpus is not None else 'unknown'} may be used by the rank) or while a sample "
+        "waits for disk or network, set persistent_workers=True, and make a sample cheaper to "
+        f"load.{at_best}"
     )
 
 
-def _limit(wanted: int, workers: int, cpus: int | None) -> str:
-    if workers == wanted and (cpus is None or workers < cpus):
+def _limit(wanted: int, cpus: int | None) -> str:
+    if cpus is None or wanted < cpus:
         return ""
     return (
-        f" (it would take {wanted} to hide the input, and the rank may use {cpus} "
-        f"CPU{'' if cpus == 1 else 's'}: make a sample cheaper as well)"
+        f" (with {cpus} CPU{'' if cpus == 1 else 's'} for the rank so many help only where a "
+        "sample waits for disk or network; where it computes, make it cheaper as well)"
     )

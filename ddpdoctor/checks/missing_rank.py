@@ -71,7 +71,7 @@ def _finding(snapshot: HangSnapshot, scene: Situation, missing: tuple[Seen, ...]
             f"{describe.names(scene.waiting)} {describe.verb(scene.waiting, 'waits', 'wait')} in "
             f"{describe.calls(scene.waiting)}"
         ),
-        fix=_fix(missing, scene),
+        fix=_fix(missing, scene) + ("" if proven else _SLOW_STEPS),
         culprits=numbers(missing),
         victims=describe.victims(scene, missing),
         hosts=describe.hosts(snapshot),
@@ -82,6 +82,9 @@ def _finding(snapshot: HangSnapshot, scene: Situation, missing: tuple[Seen, ...]
         ),
         where=describe.locations(missing),
     )
+
+
+_SLOW_STEPS = " Where an ordinary step takes longer than was watched: `--watch 10`."
 
 
 def _doing(missing: tuple[Seen, ...]) -> str:

@@ -17,6 +17,7 @@ _JOINING: Final = frozenset({"init_process_group", "_new_process_group_helper", 
 _LEAVING: Final = frozenset(
     {"destroy_process_group", "_shutdown", "_run_finalizers", "_exit_function"}
 )
+_IMPORTLIB: Final = "<frozen importlib"
 _WORK_WAIT: Final = re.compile(r"\.wait\(")  # a method in C++ leaves no frame of its own
 _STORE_CALL: Final = re.compile(r"\.(get|wait|add|set|check|multi_get)\(")  # on a socket
 _DEVICE_CALL: Final = re.compile(r"\.(item|cpu|tolist|numpy|synchronize)\(")
@@ -101,6 +102,7 @@ def _activity(below: tuple[Frame, ...], thread: ThreadStack, rank: RankProcess) 
     in_loader = any(frame.file.endswith(_LOADER_FILE) for frame in thread.frames)
     signs = (  # the first that holds
         (not thread.frames, Activity.UNKNOWN),
+        (is_importing(thread), Activity.ELSEWHERE),
         (bool(functions & _LEAVING), Activity.LEAVING),
         (not any(frame.is_script for frame in thread.frames), Activity.LEAVING),
         (bool(functions & _JOINING), Activity.JOINING),
@@ -110,6 +112,15 @@ def _activity(below: tuple[Frame, ...], thread: ThreadStack, rank: RankProcess) 
     )
     found = next((activity for holds, activity in signs if holds), None)
     return found or _by_text(below, thread, rank)
+
+
+def is_importing(thread: ThreadStack) -> bool:
+    """Whether a module is being loaded: its lines may lie in torch, and do nothing of torch's."""
+    for index, frame in enumerate(thread.frames):
+        if frame.file.startswith(_IMPORTLIB):
+            inside = thread.frames[:index]
+            return not any("torch/" in f.file and f.function != "<module>" for f in inside)
+    return False
 
 
 def _by_text(below: tuple[Frame, ...], thread: ThreadStack, rank: RankProcess) -> Activity:
@@ -130,6 +141,8 @@ def _bare(frame: Frame) -> str:
 
 def _call(below: tuple[Frame, ...], thread: ThreadStack) -> str:
     """The function that the script called: the outermost that is no wrapper."""
+    if is_importing(thread):
+        return "import"
     for frame in reversed(below):
         if _bare(frame) not in _WRAPPERS and frame.origin is not Origin.RECORDER:
             return _bare(frame)

@@ -7,7 +7,7 @@ import threading
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 
-from ddpdoctor.events import ClockOffset, DrawnIndices, GroupInfo, HotLine, LoaderInfo, Site
+from ddpdoctor.events import ClockOffset, DrawnIndices, GroupInfo, HotLine, LoaderInfo, Site, Stall
 
 
 class FactsFile:
@@ -40,6 +40,10 @@ class FactsFile:
 
     def clock(self, offset: ClockOffset) -> None:
         self._write("clock", offset)
+
+    def stall(self, stall: Stall | None) -> None:
+        """Where the rank stands still; None when it goes on."""
+        self._write("stall", stall)
 
     def note(self, text: str) -> None:
         self._write("note", text)

@@ -11,10 +11,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from types import CodeType
+from collections.abc import Callable
+from types import CodeType, FrameType
 from typing import Final
 
-from ddpdoctor.events import HotLine, Phase, Site
+from ddpdoctor.events import HotLine, Phase, Site, Stall
 from ddpdoctor.recorder.callsite import CallSites, site_of
 from ddpdoctor.recorder.facts import FactsFile
 from ddpdoctor.recorder.guard import Guard
@@ -22,17 +23,28 @@ from ddpdoctor.recorder.phases import Phases
 
 INTERVAL_S: Final = (0.005, 0.035)  # drawn anew each time, so as not to beat with the steps
 LINES_KEPT: Final = 64
+STALL_S: Final = 5.0  # without a record, before it is said where the rank stands
 _WRITE_EVERY_S: Final = 10.0
 
 
 class Sentinel:
     """Samples until `stop`; writes what it saw every ten seconds and at the end."""
 
-    def __init__(self, phases: Phases, sites: CallSites, facts: FactsFile, guard: Guard) -> None:
+    def __init__(
+        self,
+        phases: Phases,
+        sites: CallSites,
+        facts: FactsFile,
+        guard: Guard,
+        records: Callable[[], int],
+    ) -> None:
         self._phases = phases
         self._sites = sites
         self._facts = facts
         self._guard = guard
+        self._records = records
+        self._at = (0, time.monotonic())  # records when they last grew, and when
+        self._stalled = False
         self._seen: Counter[tuple[Phase, CodeType, int]] = Counter()
         self._site_of: dict[tuple[CodeType, int], Site] = {}
         self._random = random.Random(0)  # noqa: S311  its own: the user's generators stay untouched
@@ -57,12 +69,26 @@ class Sentinel:
         phase = self._phases.current
         frame = sys._current_frames().get(self._phases.thread)
         user = self._sites.user_frame(frame)
+        self._watch_for_a_stall(phase, user)
         if user is None:
             return
         place = (user.f_code, user.f_lineno)
         self._seen[(phase, *place)] += 1
         if place not in self._site_of:
             self._site_of[place] = site_of(user)
+
+    def _watch_for_a_stall(self, phase: Phase, user: FrameType | None) -> None:
+        """Say once where the rank stands, and once when it goes on."""
+        now, records = time.monotonic(), self._records()
+        if records != self._at[0]:
+            self._at = (records, now)
+            if self._stalled:
+                self._stalled = False
+                self._facts.stall(None)
+        elif not self._stalled and now - self._at[1] > STALL_S:
+            self._stalled = True
+            site = site_of(user) if user is not None else None
+            self._facts.stall(Stall(phase, site, now - self._at[1]))
 
     def _write(self) -> None:
         self._facts.hot_lines(

@@ -54,7 +54,9 @@ class Recorder:
         self._collectives = Collectives(self._file, self._facts, self._phases, self._sites, guard)
         self._training = TrainingHooks(self._phases, self._collectives, self._sites, guard)
         self._loaders = LoaderHooks(self._phases, self._facts, self._sites, guard)
-        self._sentinel = Sentinel(self._phases, self._sites, self._facts, guard)
+        self._sentinel = Sentinel(
+            self._phases, self._sites, self._facts, guard, lambda: self._file.records
+        )
         info = self._file.rank
         self._clock = ClockSync(self.rank, world_size, info.clock_id, self._facts.clock)
         self._registration = _register(self.rank, world_size, self.folder)

@@ -173,6 +173,11 @@ class RankFile:
         raw = _GENERATION.pack(self._generation)
         write_at(self._fd, raw, events.GENERATION_OFFSET)
 
+    @property
+    def records(self) -> int:
+        """How many were added so far."""
+        return self._serial
+
     def finish(self, serial: int, end_ns: int, issued_ns: int = 0) -> None:
         """Fill in the end of an open span; of a collective also when its call came back.
 

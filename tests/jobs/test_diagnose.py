@@ -20,9 +20,9 @@ from ddpdoctor.hang.processes import Processes
 from tests import launching
 from tests.launching import PROGRAMS, ROOT, Finished
 
-pytestmark = pytest.mark.job
+pytestmark = [pytest.mark.job, pytest.mark.timeout(240)]
 
-READY_SECONDS = 60  # importing torch on a loaded machine
+READY_SECONDS = 120  # importing torch, and coming to stand still, on a loaded machine
 SETTLE_SECONDS = 0.5  # a hung job does nothing for that long; a loaded machine takes its time
 NO_MONITOR = "--monitor-interval=600"  # torchrun must not end the job when a rank dies
 

@@ -1,0 +1,78 @@
+"""DD913 never-arrived: the record ends in a collective that a rank never came to.
+
+What it measures
+    In a record that nobody closed: the first collective of a group in which ranks still stand, and
+    which ranks of the group never issued it or failed in it. A rank that recorded nothing for five
+    seconds has noted where it stood.
+
+Why it matters
+    A collective waits for all of its ranks, so the ranks that stand in it do so for ever. Their
+    stacks are the victims'; the cause is where the missing rank was.
+
+What to do
+    Look at the line that is named for the missing rank. While the job still hangs, `ddpdoctor
+    diagnose` on its host tells more.
+
+When it is wrong
+    A job that is killed in mid-step ends in such a collective, too. So without a rank that stood
+    still for five seconds this is only info, as a job that still runs is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.analysis.model import Analysis, StuckCollective
+from ddpdoctor.checks import NotEnoughData, trace_check
+from ddpdoctor.events import Stall
+from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
+from ddpdoctor.wording import rank_list
+
+
+@trace_check("DD913", "never-arrived")
+def never_arrived(run: Analysis) -> Iterator[Finding]:
+    if len(run.run.ranks) < run.world_size:
+        raise NotEnoughData("ranks are missing from the record, so who arrived is not known")
+    stalls = {trace.info.rank: trace.stall for trace in run.run.ranks if trace.stall is not None}
+    for stuck in run.stuck:
+        yield _finding(stuck, stalls)
+
+
+def _finding(stuck: StuckCollective, stalls: dict[int, Stall]) -> Finding:
+    culprits = stuck.failed or stuck.missing
+    did = "failed in it" if stuck.failed else "never came to it"
+    hangs = any(rank in stalls for rank in stuck.waiting)
+    where = tuple(
+        Location(rank, stall.site.file, stall.site.line, stall.site.function)
+        for rank, stall in stalls.items()
+        if rank in culprits and stall.site is not None
+    )
+    stand = "stands" if len(stuck.waiting) == 1 else "stand"
+    return Finding(
+        severity=Severity.ERROR if hangs else Severity.INFO,
+        confidence=Confidence.CERTAIN if hangs and where else Confidence.POSSIBLE,
+        message=(
+            f"{rank_list(stuck.waiting)} {stand} in {stuck.op} (number {stuck.seq} of its group), "
+            f"and {rank_list(culprits)} {did}"
+        ),
+        fix=_fix(culprits, hangs=hangs),
+        culprits=culprits,
+        victims=stuck.waiting,
+        evidence=tuple(
+            Evidence(f"rank {rank} recorded nothing for", stall.seconds, "s")
+            for rank, stall in sorted(stalls.items())
+        ),
+        where=where,
+    )
+
+
+def _fix(culprits: tuple[int, ...], *, hangs: bool) -> str:
+    if not hangs:
+        return (
+            "Nothing, if the job was killed in mid-step or still runs. If it hangs, run `ddpdoctor "
+            "diagnose` on its host."
+        )
+    return (
+        f"See what {rank_list(culprits)} waited for there. Every collective must be reached by all "
+        "ranks of its group: equally many steps on each, and none behind a condition on the rank."
+    )
