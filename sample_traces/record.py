@@ -38,9 +38,9 @@ class Sample:
 
 
 SAMPLES = {
-    "healthy": Sample("--steps 40", ranks=4),
-    "late-rank": Sample("--steps 40 --fault forward", ranks=4),
-    "late-backward": Sample("--steps 40 --fault backward", ranks=2),
+    "healthy": Sample("--steps 30 --batch-size 4", ranks=4),
+    "late-rank": Sample("--steps 30 --batch-size 4 --fault forward", ranks=4),
+    "late-backward": Sample("--steps 40 --fault backward"),
     "input-bound": Sample("--steps 40 --load-ms 30 --batch-size 1"),
     "repeated-samples": Sample("--steps 40 --no-sampler"),
     "slow-link": Sample("--steps 25 --width 1024", rate_mbit=200),

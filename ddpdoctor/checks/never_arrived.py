@@ -35,10 +35,10 @@ def never_arrived(run: Analysis) -> Iterator[Finding]:
         raise NotEnoughData("ranks are missing from the record, so who arrived is not known")
     stalls = {trace.info.rank: trace.stall for trace in run.run.ranks if trace.stall is not None}
     for stuck in run.stuck:
-        yield _finding(stuck, stalls)
+        yield _finding(run, stuck, stalls)
 
 
-def _finding(stuck: StuckCollective, stalls: dict[int, Stall]) -> Finding:
+def _finding(run: Analysis, stuck: StuckCollective, stalls: dict[int, Stall]) -> Finding:
     culprits = stuck.failed or stuck.missing
     did = "failed in it" if stuck.failed else "never came to it"
     hangs = any(rank in stalls for rank in stuck.waiting)
@@ -58,6 +58,7 @@ def _finding(stuck: StuckCollective, stalls: dict[int, Stall]) -> Finding:
         fix=_fix(culprits, hangs=hangs),
         culprits=culprits,
         victims=stuck.waiting,
+        steps=((run.steps.last_sync, run.steps.last_sync),) if run.steps.counted else (),
         evidence=tuple(
             Evidence(f"rank {rank} recorded nothing for", stall.seconds, "s")
             for rank, stall in sorted(stalls.items())

@@ -39,8 +39,8 @@ class Numbers(Dataset):
         return self.options.batch_size * self.options.steps * dist.get_world_size()
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        if index % self.options.batch_size == 0:
-            time.sleep(self.options.load_ms / 1000)
+        if self.options.load_ms:
+            time.sleep(self.options.load_ms / 1000 / self.options.batch_size)
         generator = torch.Generator().manual_seed(index)
         return torch.randn(64, generator=generator), index % 10
 
