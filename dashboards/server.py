@@ -13,7 +13,6 @@ from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 from ddpdoctor.dashboards.safety import LOOPBACK_HOSTS
 from ddpdoctor.errors import DdpDoctorError
 
-DEFAULT_PORT: Final = 8050
 _ANY: Final = ("0.0.0.0", "::")  # noqa: S104  compared, not bound by default
 
 

@@ -35,7 +35,7 @@ class ClockSync:
         self._clock_id = clock_id
         self._tell = tell
         self._stop = threading.Event()
-        self._store = private.store_of_its_own()
+        self._store: Any = None  # opened on the thread: without one only the clock is not measured
         self._thread = threading.Thread(target=self._run, name="ddpdoctor-clock", daemon=True)
         self._thread.start()
 
@@ -45,11 +45,13 @@ class ClockSync:
 
     def _run(self) -> None:
         try:
+            self._store = private.store_of_its_own()
             if self._rank == 0:
                 self._answer_all()
             else:
                 self._compare()
-        except RuntimeError:  # the store is gone, or nobody answered: the offset stays unknown
+        except (AttributeError, RuntimeError):
+            # the store has no clone or is gone, or nobody answered: the offset stays unknown
             return
 
     def _appeared(self, key: str) -> bool:

@@ -137,7 +137,7 @@ class Collectives:
         self._registration = private.KernelRegistration(self._kernel)
 
     def remove(self) -> None:
-        """Uninstall, then wait a moment for completions that are still to come."""
+        """Uninstall, then wait for completions that are still to come, as gloo itself would."""
         self._registration.remove()
         deadline = time.monotonic() + _DRAIN_SECONDS
         while self._pending and time.monotonic() < deadline:
