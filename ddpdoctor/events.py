@@ -104,6 +104,7 @@ class Flag(IntFlag):
     BUCKET = 8  # issued by DDP's reducer inside backward
     SYNCED = 16  # a backward in which gradients were reduced
     FAILED = 32  # the backend raised
+    UNTIMED = 64  # its end is that of the backward that waited for it, not its own completion
 
 
 class Op(IntEnum):

@@ -162,7 +162,7 @@ def _durations(columns: dict[str, Ints]) -> dict[str, Ints]:
     """wait, queue and transfer of each collective on each rank (gloo: two at once a group)."""
     arrival, completion = columns["arrival_ns"], columns["completion_ns"]
     last = columns["last_arrival_ns"]
-    known = (completion >= 0) & ((columns["flags"] & Flag.FAILED) == 0)
+    known = (completion >= 0) & ((columns["flags"] & (Flag.FAILED | Flag.UNTIMED)) == 0)
     wait = np.where(known, np.minimum(last, completion), last) - arrival
     queue = np.zeros(len(arrival), np.int64)
     for rank in np.unique(columns["rank"]):

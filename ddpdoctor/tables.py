@@ -17,7 +17,7 @@ import pandas as pd
 
 from ddpdoctor.clocks import CommonClock, common_clock
 from ddpdoctor.events import Flag, Kind, Phase
-from ddpdoctor.matching import Collectives, match
+from ddpdoctor.matching import UNKNOWN, Collectives, match
 from ddpdoctor.tracefile import RankTrace, Records, Run
 
 Ints = npt.NDArray[np.int64]
@@ -33,8 +33,8 @@ STEP_PHASES = (
 class StepRow:
     """One step of one rank. The seven terms add up to `step_ns`; `sync` aligns ranks.
 
-    `overlapped_ns` is beside the sum; of the sum, the training thread waited `run_queue_ns` for
-    a CPU.
+    `overlapped_ns` is beside the sum, and -1 where completions were not stamped; of the sum, the
+    training thread waited `run_queue_ns` for a CPU.
     """
 
     rank: int
@@ -173,6 +173,7 @@ class _Timeline:
         self._phase[inside] = np.where(waiting, Phase.WAIT, Phase.TRANSFER)
         self._outstanding = _covering(*transfers, at)[0]
         self._step_index = self._index_of_step(at)
+        self._untimed = own.arrival_ns[(own.flags & Flag.UNTIMED) > 0]
         self._known |= self._step_index >= 0
 
     def step_at(self, times: Ints) -> Ints:
@@ -191,7 +192,7 @@ class _Timeline:
         count = len(self._phase)
         if count == 0:
             return _frame(SegmentRow, dict.fromkeys(_names(SegmentRow), np.empty(0, np.int64)))
-        key = np.where(self._known, self._step_index * len(Phase) + self._phase, _UNKNOWN)
+        key = np.where(self._known, self._step_index * len(Phase) + self._phase, _NOWHERE)
         first = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
         ends = np.concatenate([first[1:], [count]])
         known = self._known[first]
@@ -215,6 +216,9 @@ class _Timeline:
         spent = _sum_by(key, duration, steps * len(Phase)).reshape(steps, len(Phase))
         local = ~np.isin(self._phase[inside], (Phase.WAIT, Phase.TRANSFER))
         hidden = duration * (self._outstanding[inside] & local)
+        overlapped = _sum_by(self._step_index[inside], hidden, steps)
+        untimed = self._index_of_step(self._untimed)
+        overlapped[untimed[untimed >= 0]] = UNKNOWN
         columns: dict[str, Ints] = {
             "rank": np.full(steps, self._rank),
             "step": self._step_number,
@@ -223,13 +227,13 @@ class _Timeline:
             "end_ns": self._step_end,
             "step_ns": self._step_end - self._step_begin,
             "run_queue_ns": self._run_queue,
-            "overlapped_ns": _sum_by(self._step_index[inside], hidden, steps),
+            "overlapped_ns": overlapped,
         }
         columns |= {f"{phase.label}_ns": spent[:, phase] for phase in STEP_PHASES}
         return _frame(StepRow, columns)
 
 
-_UNKNOWN = -(2**62)  # no key of a step and phase
+_NOWHERE = -(2**62)  # no key of a step and phase
 
 
 def _names(row: type) -> list[str]:

@@ -60,6 +60,28 @@ def test_segments_tile_each_rank(run: Run) -> None:
         assert (inside["end_ns"] > inside["begin_ns"]).all()
 
 
+def without_completions(trace: RankTrace) -> RankTrace:
+    """As where the completions of a step's buckets are not stamped: the wait's end stands in."""
+    detail = trace.detail.copy()
+    bucket = (detail["kind"] == Kind.COLLECTIVE) & ((detail["flags"] & Flag.BUCKET) > 0)
+    waits = (detail["kind"] == Kind.SPAN) & (detail["code"] == Phase.BLOCKED)
+    ends = np.sort(detail["end_ns"][waits])
+    detail["end_ns"][bucket] = ends[np.searchsorted(ends, detail["begin_ns"][bucket])]
+    detail["flags"][bucket] += int(Flag.UNTIMED)
+    return replace(trace, detail=detail)
+
+
+@given(runs())
+@settings(max_examples=40, deadline=None)
+def test_the_terms_need_no_completions_of_buckets(run: Run) -> None:
+    stamped, unstamped = build_tables(run), build_tables(with_ranks(run, without_completions))
+
+    assert (stamped.steps[TERMS] == unstamped.steps[TERMS]).all().all()
+    buckets = (unstamped.collectives["flags"] & int(Flag.UNTIMED)) > 0
+    assert (unstamped.collectives["transfer_ns"][buckets] == -1).all()
+    assert (unstamped.steps["overlapped_ns"] == -1).all()  # not measured, and not 0
+
+
 @pytest.mark.parametrize("stride", [2, 4])
 def test_a_late_rank_is_the_same_where_only_some_steps_were_kept(stride: int) -> None:
     """The time between kept steps is nobody's: neither between steps nor a wait."""

@@ -75,6 +75,7 @@ def _phase_times(steps: pd.DataFrame, tables: Tables) -> PhaseTimes:
     def mean_ms(column: str) -> float:
         return float(steps[column].mean()) / _NS_PER_MS
 
+    overlapped = steps["overlapped_ns"][steps["overlapped_ns"] >= 0]
     spent = {phase.label: mean_ms(f"{phase.label}_ns") for phase in STEP_PHASES}
     split = tables.clock.comparable
     return PhaseTimes(
@@ -87,7 +88,7 @@ def _phase_times(steps: pd.DataFrame, tables: Tables) -> PhaseTimes:
         optimizer_ms=spent["optimizer"],
         between_ms=spent["between"],
         step_ms=mean_ms("step_ns"),
-        overlapped_ms=mean_ms("overlapped_ns") if split else None,
+        overlapped_ms=float(overlapped.mean()) / _NS_PER_MS if split and len(overlapped) else None,
         run_queue_ms=mean_ms("run_queue_ns"),
     )
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from ddpdoctor.analysis.model import LinkFit, StepRange
-from ddpdoctor.events import Op
+from ddpdoctor.events import Flag, Op
 from ddpdoctor.tables import Tables
 
 SMALL_BYTES = 64 * 1024  # a message up to here is latency, not bandwidth, on links of 0.1 GB/s on
@@ -18,8 +18,9 @@ def fit_link(tables: Tables, steps: StepRange, world_size: int) -> LinkFit | Non
     if world_size < 2:
         return None
     table = tables.collectives
+    partly = table.loc[(table["flags"] & int(Flag.UNTIMED)) > 0, "step"].unique()
     table = table[table["complete"] & (table["transfer_ns"] >= 0)]
-    per_step = _all_reduces(table, tables, steps)
+    per_step = _all_reduces(table[~table["step"].isin(partly)], tables, steps)
     if per_step.empty:
         return None
     counts = per_step.groupby("sync_of_step").agg(

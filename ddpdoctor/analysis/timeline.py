@@ -14,7 +14,7 @@ import pandas as pd
 
 from ddpdoctor.analysis.grid import StepGrid, build_grid, median_of_others
 from ddpdoctor.analysis.model import Analysis
-from ddpdoctor.events import Op, Phase
+from ddpdoctor.events import Flag, Op, Phase
 from ddpdoctor.matching import is_matched
 
 Ints = npt.NDArray[np.int64]
@@ -68,6 +68,7 @@ class Calls:
     slot: Ints
     slots: Ints
     numbered: Bools  # False for send, recv and calls that raised
+    timed: Bools  # False where the end is that of the backward that waited for the call
 
     def chosen(self, which: Bools) -> Calls:
         return Calls(
@@ -75,7 +76,7 @@ class Calls:
             self.seq[which], self.op[which], self.bucket[which], self.nbytes[which],
             self.begin_ms[which], self.last_ms[which], self.end_ms[which],
             self.last_rank[which], self.known[which], self.slot[which], self.slots[which],
-            self.numbered[which],
+            self.numbered[which], self.timed[which],
         )  # fmt: skip
 
 
@@ -180,6 +181,7 @@ def _calls(
         slot,
         slots,
         is_matched(_ints(frame, "flags"), _ints(frame, "group")),
+        (_ints(frame, "flags") & Flag.UNTIMED) == 0,
     )
 
 
@@ -287,6 +289,7 @@ def call_detail(timeline: Timeline, call: int) -> CallDetail | None:
     if not 0 <= call < len(calls.id):
         return None
     rank, known = int(calls.rank[call]), bool(calls.known[call])
+    timed = known and bool(calls.timed[call])
     same = calls.chosen(_same_collective(calls, call))
     first = float(same.begin_ms.min())
     wait = same.last_ms - same.begin_ms
@@ -299,9 +302,9 @@ def call_detail(timeline: Timeline, call: int) -> CallDetail | None:
         int(calls.group[call]), int(calls.seq[call]), int(calls.nbytes[call]),
         float(calls.begin_ms[call]), float(calls.end_ms[call] - calls.begin_ms[call]),
         float(wait[own]) if known else None,
-        float(transfer[own]) if known else None,
+        float(transfer[own]) if timed else None,
         _or_none(median_of_others(wait[:, None])[own, 0]) if known else None,
-        _or_none(median_of_others(transfer[:, None])[own, 0]) if known else None,
+        _or_none(median_of_others(transfer[:, None])[own, 0]) if timed else None,
         int(calls.last_rank[call]) if known else None,
         float(same.begin_ms.max()) - first if known else None,
         _arrivals(same),

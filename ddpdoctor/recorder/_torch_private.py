@@ -10,16 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import _C
 from torch._C import _distributed_c10d as _c10d
+from torch._C._dynamo.eval_frame import (
+    _FrameAction,
+    _FrameExecStrategy,
+    set_code_exec_strategy,
+)
 from torch.distributed import distributed_c10d
 from torch.utils.data import dataloader
 
 Kernel = Callable[..., Any]
+Given = ParamSpec("Given")
+Returned = TypeVar("Returned")
 _ENGINE_FUNCTION = "_engine_run_backward"
 
 
@@ -50,29 +57,24 @@ class KernelRegistration:
     """Python kernels on the dispatch key BackendSelect, in front of the backend's own.
 
     The key comes before the backend for Python and C++ callers alike, so DDP's reducer is seen
-    without taking its communication hook. `remove` uninstalls.
+    without taking its communication hook. `make_kernel` is given the operation, the function that
+    calls what comes behind, and the keys that are behind: the kernel calls that
+    function once, with its own keys as far as they are among these. `remove` uninstalls.
     """
 
-    def __init__(self, make_kernel: Callable[[CollectiveOp, Kernel], Kernel]) -> None:
+    def __init__(self, make_kernel: Callable[[CollectiveOp, Kernel, Any], Kernel]) -> None:
         after = _C._dispatch_keyset_full_after(_C.DispatchKey.BackendSelect)
         self._library = torch.library.Library(  # type: ignore[no-untyped-call]
             "c10d", "IMPL"
         )
         for op in collective_ops():
-            kernel = _with_remaining_keys(make_kernel(op, op.overload.redispatch), after)
+            kernel = make_kernel(op, op.overload._handle.redispatch_boxed, after)
             self._library.impl(  # type: ignore[no-untyped-call]
-                op.name, without_dynamo(kernel), "BackendSelect", with_keyset=True
+                op.name, kernel, "BackendSelect", with_keyset=True
             )
 
     def remove(self) -> None:
         self._library._destroy()  # type: ignore[no-untyped-call]
-
-
-def _with_remaining_keys(kernel: Kernel, after: Any) -> Kernel:
-    def with_remaining_keys(keyset: Any, *arguments: Any) -> Any:
-        return kernel(keyset & after, *arguments)
-
-    return with_remaining_keys
 
 
 def unbox_group(boxed: Any) -> dist.ProcessGroup:
@@ -168,7 +170,14 @@ PRE_FORWARD = "_pre_forward"
 POST_FORWARD = "_post_forward"
 
 
-def without_dynamo(function: Kernel) -> Kernel:
-    """Keep the compiler from tracing into one of our hooks."""
-    kept_out: Kernel = torch._disable_dynamo(function)  # type: ignore[attr-defined]
-    return kept_out
+def without_dynamo(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
+    """Keep the compiler out of one of our hooks and of what it calls.
+
+    It is a mark on the function's code: `torch.compiler.disable` does the same by two more Python
+    frames around every call.
+    """
+    skip = _FrameAction.SKIP
+    marked: Any = function
+    set_code_exec_strategy(marked.__code__, _FrameExecStrategy(skip, skip))
+    marked._torchdynamo_disable = True
+    return function

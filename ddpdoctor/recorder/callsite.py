@@ -26,13 +26,45 @@ _LIBRARY_FOLDERS: Final = tuple(
 )
 
 
+class FrameWalk:
+    """Finds the innermost frame whose file is a wanted one.
+
+    The answer for a code object is kept by its identity: to hash one is to hash its names and
+    constants.
+    """
+
+    def __init__(self, is_wanted: Callable[[str], bool]) -> None:
+        self._is_wanted = is_wanted
+        self._known: dict[int, bool] = {}
+        self._kept: list[CodeType] = []  # so that no identity is given to another one
+
+    def innermost(self, frame: FrameType | None) -> FrameType | None:
+        """At or outside `frame`; None where there is none within MAX_FRAMES."""
+        known = self._known
+        for _ in range(MAX_FRAMES):
+            if frame is None:
+                return None
+            wanted = known.get(id(frame.f_code))
+            if wanted is None:
+                wanted = self._learn(frame.f_code)
+            if wanted:
+                return frame
+            frame = frame.f_back
+        return None
+
+    def _learn(self, code: CodeType) -> bool:
+        self._kept.append(code)
+        self._known[id(code)] = wanted = self._is_wanted(code.co_filename)
+        return wanted
+
+
 class CallSites:
     """Numbers the user's lines; `announce(id, site)` is called once for each new one."""
 
     def __init__(self, announce: Callable[[int, Site], None]) -> None:
         self._announce = announce
-        self._ids: dict[tuple[CodeType, int], int] = {}
-        self._is_user: dict[CodeType, bool] = {}
+        self._ids: dict[tuple[int, int], int] = {}  # by code and line
+        self.user_frame = FrameWalk(is_user_file).innermost
         self._lock = threading.Lock()
 
     def here(self, frame: FrameType | None) -> int:
@@ -40,7 +72,7 @@ class CallSites:
         user = self.user_frame(frame)
         if user is None:
             return 0
-        key = (user.f_code, user.f_lineno)
+        key = (id(user.f_code), user.f_lineno)
         known = self._ids.get(key)
         return known if known is not None else self._number(key, site_of(user))
 
@@ -48,21 +80,7 @@ class CallSites:
         user = self.user_frame(frame)
         return site_of(user) if user is not None else None
 
-    def user_frame(self, frame: FrameType | None) -> FrameType | None:
-        is_user = self._is_user
-        for _ in range(MAX_FRAMES):
-            if frame is None:
-                return None
-            code = frame.f_code
-            user = is_user.get(code)
-            if user is None:
-                user = is_user[code] = is_user_file(code.co_filename)
-            if user:
-                return frame
-            frame = frame.f_back
-        return None
-
-    def _number(self, key: tuple[CodeType, int], site: Site) -> int:
+    def _number(self, key: tuple[int, int], site: Site) -> int:
         with self._lock:
             if key not in self._ids:
                 number = len(self._ids) + 1

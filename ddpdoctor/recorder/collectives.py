@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, Final
 
 import torch
@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from ddpdoctor.events import Flag, GroupInfo, Kind, Op
 from ddpdoctor.recorder import _torch_private as private
-from ddpdoctor.recorder.callsite import CallSites
+from ddpdoctor.recorder.callsite import CallSites, FrameWalk
 from ddpdoctor.recorder.facts import FactsFile
 from ddpdoctor.recorder.guard import Guard
 from ddpdoctor.recorder.phases import BlockingCall, Phases
@@ -47,10 +47,17 @@ _COLLECTIVE: Final = int(Kind.COLLECTIVE)
 _BLOCKING: Final = int(Flag.BLOCKING)
 _BUCKET: Final = int(Flag.BUCKET)
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
+_UNTIMED: Final = int(Flag.UNTIMED)
+_now, _thread = time.monotonic_ns, threading.get_ident
 _PEER_ARGUMENTS: Final = ("root_rank", "dst", "src")
 # A callback that comes after the interpreter has begun to end aborts the process. gloo itself
 # waits at exit for what is pending, up to its own timeout of 30 minutes.
 _DRAIN_SECONDS: Final = 30 * 60.0
+# A completion callback takes the interpreter's lock on a thread of the backend, in the middle of
+# the backward: half of what a bucket costs. A link is known well enough from these steps.
+STEPS_ALL_TIMED: Final = 64  # synchronised steps from the first one on
+TIMED_EVERY: Final = 4  # steps, after those; with more buckets than the next, the fewer
+BUCKETS_TIMED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +100,22 @@ class _Group:
 
 @dataclass
 class BucketQueue:
-    """The buckets that the running backward has still to reduce, in DDP's launch order."""
+    """The buckets that the running backward has still to reduce, in DDP's launch order.
+
+    All ranks stamp the completions of the same steps, since they count synchronised steps alike.
+    """
 
     sizes: tuple[int, ...] = ()
     next: int = 0
+    site: int = 0  # of the backward
+    timed: bool = True  # whether the completions of this backward are stamped
+    untimed: list[_Issued] = field(default_factory=list)  # under way
+
+    def begin(self, sizes: tuple[int, ...], site: int, sync: int) -> None:
+        """A backward begins, the synchronised step `sync` of this rank."""
+        every = TIMED_EVERY * -(-len(sizes) // BUCKETS_TIMED) if sizes else 1
+        self.sizes, self.next, self.site = sizes, 0, site
+        self.timed = sync < STEPS_ALL_TIMED or sync % every == 0
 
     def take(self, nbytes: int) -> int:
         """Index of the bucket of this size if it is the next one, else -1."""
@@ -114,6 +133,7 @@ class _Issued:
     group: _Group
     on_host: bool
     blocking: BlockingCall | None
+    timed: bool
     issued_ns: int = 0
 
 
@@ -130,7 +150,7 @@ class Collectives:
         self._guard = guard
         self._groups: dict[str, _Group] = {}
         self._groups_lock = threading.Lock()
-        self._between_frames: dict[CodeType, bool] = {}
+        self._caller = FrameWalk(lambda file: not file.startswith(_BETWEEN_FOLDERS)).innermost
         self._pending: set[int] = set()
         self.buckets = BucketQueue()
         self.in_pre_forward = False
@@ -144,7 +164,7 @@ class Collectives:
             time.sleep(0.001)
 
     def _kernel(
-        self, operation: private.CollectiveOp, redispatch: private.Kernel
+        self, operation: private.CollectiveOp, redispatch: private.Kernel, behind: Any
     ) -> private.Kernel:
         signature = _Signature.of(operation)
         guard, before, after = self._guard, self._before, self._after
@@ -153,7 +173,7 @@ class Collectives:
         def kernel(keyset: Any, *arguments: Any) -> Any:
             issued = guard.run(before, signature, arguments)
             try:
-                result = redispatch(keyset, *arguments)
+                result = redispatch(keyset & behind, *arguments)
             except BaseException:
                 guard.run(failed, issued, signature, arguments)
                 raise
@@ -161,32 +181,36 @@ class Collectives:
                 guard.run(after, issued, result)
             return result
 
-        return kernel
+        return private.without_dynamo(kernel)
 
     def _before(self, signature: _Signature, arguments: tuple[Any, ...]) -> _Issued:
-        arrived = time.monotonic_ns()
+        arrived = _now()
         group = self._group(private.unbox_group(arguments[signature.group]))
         nbytes, on_host = _extent(arguments[signature.tensors])
         caller = self._caller(sys._getframe(1))
-        by_reducer = caller is None or private.is_engine_frame(caller.f_code.co_name)
-        flags, bucket = signature.flags, -1
-        if by_reducer and signature.op is Op.ALL_REDUCE:
+        flags, bucket, buckets = signature.flags, -1, self.buckets
+        on_thread = _thread() == self._phases.thread
+        if signature.op is Op.ALL_REDUCE and _is_reducer(caller):
             flags |= _BUCKET
-            bucket = self.buckets.take(nbytes)
-        on_thread = self._phases.on_training_thread()
+            bucket = buckets.take(nbytes)
         blocking = None
-        if on_thread and on_host and self._blocks(signature, arguments, caller):
-            flags |= _BLOCKING
-            blocking = self._phases.blocking_call(arrived)
+        if bucket >= 0 and on_thread:
+            site, timed = buckets.site, buckets.timed
+            flags |= 0 if timed else _UNTIMED
+        else:
+            site, timed = self._sites.here(caller), True
+            if on_thread and on_host and self._blocks(signature, arguments, caller):
+                flags |= _BLOCKING
+                blocking = self._phases.blocking_call(arrived)
         peer = -1 if signature.peer is None else int(arguments[signature.peer])
         with group.lock:
             seq = _take_number(group, point_to_point=bool(flags & _POINT_TO_POINT))
             serial = self._file.add(
                 _COLLECTIVE, signature.op, flags, self._phases.depth if on_thread else 0,
                 self._phases.step_of_record, self._phases.sync, seq, group.index, bucket,
-                self._sites.here(caller), peer, arrived, 0, 0, nbytes,
+                site, peer, arrived, 0, 0, nbytes,
             )  # fmt: skip
-        return _Issued(serial, group, on_host, blocking)
+        return _Issued(serial, group, on_host, blocking, timed)
 
     def _failed(
         self, issued: _Issued | None, signature: _Signature, arguments: tuple[Any, ...]
@@ -208,6 +232,9 @@ class Collectives:
         if not issued.on_host:  # there a future completes when the work is enqueued, not when done
             self._file.finish(issued.serial, 0, issued.issued_ns)
             return
+        if not issued.timed:
+            self.buckets.untimed.append(issued)
+            return
 
         def completed(_future: object) -> None:
             now = time.monotonic_ns()
@@ -225,6 +252,12 @@ class Collectives:
             self._completed(issued, time.monotonic_ns())
         elif completion is private.Completion.UNKNOWN:
             self._file.finish(issued.serial, 0, issued.issued_ns)
+
+    def backward_ended(self, now: int) -> None:
+        """The training thread has waited for all buckets; with `now` 0 it is not known when."""
+        for issued in self.buckets.untimed:
+            self._file.finish(issued.serial, now, issued.issued_ns)
+        self.buckets.untimed.clear()
 
     def _completed(self, issued: _Issued, now: int) -> None:
         if issued.blocking is not None:
@@ -254,19 +287,8 @@ class Collectives:
                 self._groups[name] = _Group(len(self._groups), private.sequence_number(group))
             return self._groups[name]
 
-    def _caller(self, frame: FrameType | None) -> FrameType | None:
-        """The frame that called the operation: past this package and the compiler's wrappers."""
-        while frame is not None:
-            code = frame.f_code
-            between = self._between_frames.get(code)
-            if between is None:
-                between = self._between_frames[code] = _is_between(code.co_filename)
-            if not between:
-                return frame
-            frame = frame.f_back
-        return None
 
-
+# past this package and the compiler's wrappers
 _BETWEEN_FOLDERS: Final[tuple[str, ...]] = (
     __file__.rsplit("/", 1)[0] + "/",
     torch.__file__.rsplit("/", 1)[0] + "/_dynamo/",
@@ -275,8 +297,9 @@ _BETWEEN_FOLDERS: Final[tuple[str, ...]] = (
 )
 
 
-def _is_between(filename: str) -> bool:
-    return filename.startswith(_BETWEEN_FOLDERS)
+def _is_reducer(caller: FrameType | None) -> bool:
+    """Where there is no Python caller, DDP calls from a thread of the autograd engine."""
+    return caller is None or private.is_engine_frame(caller.f_code.co_name)
 
 
 def _take_number(group: _Group, *, point_to_point: bool) -> int:

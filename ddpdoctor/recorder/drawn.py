@@ -62,6 +62,8 @@ class DrawnSample:
         self.drawn += len(indices)
         hashes = index_hashes(indices)
         chosen = np.flatnonzero(hashes <= np.uint64(self._limit - 1))
+        if not len(chosen):
+            return
         new: list[tuple[int, int]] = []  # position in the batch, index
         for position, index in zip(chosen.tolist(), indices[chosen].tolist(), strict=True):
             if index in self._kept:

@@ -86,10 +86,8 @@ class LoaderHooks:
             try:
                 batch = original(iterator)
             except BaseException as ending:
-                self._guard.run(self._end, span)
                 self._guard.run(self._ended, iterator, ending, span, began)
                 raise
-            self._guard.run(self._end, span)
             self._guard.run(self._delivered, iterator, batch, span, began)
             return batch
 
@@ -153,6 +151,7 @@ class LoaderHooks:
             self._iterations[iterator].drawn.draws(as_indices(drawn))
 
     def _ended(self, iterator: Any, ending: BaseException, span: int, began: int) -> None:
+        self._end(span)
         iteration = self._iterations.get(iterator)
         if iteration is None:
             return
@@ -160,6 +159,7 @@ class LoaderHooks:
         self._took(iteration, span, began, batch=False)
 
     def _delivered(self, iterator: Any, batch: Any, span: int, began: int) -> None:
+        self._end(span)
         iteration = self._iterations.get(iterator)
         if iteration is None:
             return

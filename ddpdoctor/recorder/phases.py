@@ -22,6 +22,8 @@ _ROW_PHASES: Final = (
     Phase.INPUT, Phase.FORWARD, Phase.BACKWARD, Phase.BLOCKED, Phase.OPTIMIZER, Phase.BETWEEN,
 )  # fmt: skip
 _SPAN, _STEP, _NO_GRAD = int(Kind.SPAN), int(Kind.STEP), int(Flag.NO_GRAD)  # cheaper than enums
+_BETWEEN: Final = int(Phase.BETWEEN)
+_now = time.monotonic_ns
 _BLOCKING_KEPT: Final = 10_000  # calls within a step; more only where no step ever ends
 
 
@@ -89,34 +91,41 @@ class Phases:
 
     def begin(self, phase: Phase, site: int, *, no_grad: bool = False) -> int:
         """Open a span and return its serial number. Evaluation counts as between steps."""
-        now = time.monotonic_ns()
+        now = _now()
         self._account(now)
         if self._step_begin is None:
             self._step_begin = self._mark(now)
         if phase is Phase.INPUT and not no_grad and self._awaits_its_end():
             self._input_after_sync = self._mark(now)
-        self.backwards += phase is Phase.BACKWARD
-        self.evaluations += phase is Phase.FORWARD and no_grad
-        flags = _NO_GRAD if no_grad else 0
+        elif phase is Phase.BACKWARD:
+            self.backwards += 1
+        flags, accounted = 0, phase
+        if no_grad:
+            flags, accounted = _NO_GRAD, Phase.BETWEEN
+            self.evaluations += phase is Phase.FORWARD
         step = self.step if phase is Phase.OPTIMIZER else self.step_of_record
         serial = self._file.add(
             _SPAN, phase, flags, len(self._open), step, self.sync,
             0, 0, -1, site, -1, now, 0, 0, 0,
         )  # fmt: skip
-        self._open.append((serial, phase, Phase.BETWEEN if no_grad else phase))
+        self._open.append((serial, phase, accounted))
         return serial
 
-    def end(self, serial: int) -> None:
-        """Close a span, and with it those left open inside it. A span already closed is ignored."""
+    def end(self, serial: int) -> int:
+        """Close a span, and with it those left open inside it. A span already closed is ignored.
+
+        Returns when: monotonic nanoseconds.
+        """
+        now = _now()
         if not self._is_open(serial):
-            return
-        now = time.monotonic_ns()
+            return now
         self._account(now)
         while self._open:
             top = self._open.pop()[0]
             self._file.finish(top, now)
             if top == serial:
-                return
+                break
+        return now
 
     def _awaits_its_end(self) -> bool:
         """Whether gradients were reduced in this step and nothing yet tells where it ends."""
@@ -154,7 +163,7 @@ class Phases:
     def optimizer_stepped(self) -> None:
         """An outermost optimizer step of a wrapped model ended."""
         if self._synced_in_step:
-            self._step_end = self._mark(time.monotonic_ns())
+            self._step_end = self._mark(_now())
 
     def blocking_call(self, begin_ns: int) -> BlockingCall:
         """The training thread enters a collective and will stand in it until it completes."""
@@ -172,7 +181,8 @@ class Phases:
 
     def _account(self, now: int) -> None:
         if self._accounted_ns:
-            self._spent[self.current] += now - self._accounted_ns
+            phase = self._open[-1][2] if self._open else _BETWEEN
+            self._spent[phase] += now - self._accounted_ns
         self._accounted_ns = now
 
     def _mark(self, now: int) -> _StepEnd:
@@ -180,7 +190,7 @@ class Phases:
         return _StepEnd(now, tuple(self._spent), self._run_queue.waited_ns())
 
     def _close_step(self) -> None:
-        end = self._step_end or self._input_after_sync or self._mark(time.monotonic_ns())
+        end = self._step_end or self._input_after_sync or self._mark(_now())
         begin = self._step_begin or end
         spent = [after - before for after, before in zip(end.spent, begin.spent, strict=True)]
         for phase, blocked in self._blocked_before(end.at_ns):

@@ -95,7 +95,7 @@ class Recorder:
     def _write_last_facts(self) -> None:
         if self._file.stride > 1:
             self._facts.note(f"only steps divisible by {self._file.stride} are kept in detail")
-        self._facts.cost(self.guard.cost_ns, self._phases.step - 1)
+        self._facts.cost(self.guard.cost_ns, max(0, self._phases.step - 1))
 
     def stop(self, error: Exception) -> None:
         """Recording ends here, and the header says why; training goes on."""

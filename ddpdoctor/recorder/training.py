@@ -91,7 +91,9 @@ class TrainingHooks:
             self.guard.thread = self._phases.thread
         elif not self._phases.on_training_thread():
             return  # an evaluation beside the training
-        self._in_backward = False
+        if self._in_backward:  # an exception ended it
+            self._in_backward = False
+            self._collectives.backward_ended(0)
         self._drop_failed_optimizer_steps(frame)
         self._forward = self._phases.begin_forward(self._sites.here(frame), no_grad=not training)
         self._collectives.in_pre_forward = True
@@ -143,9 +145,9 @@ class TrainingHooks:
         if self._in_backward or model is None or not self._phases.on_training_thread():
             return
         self._in_backward = True
-        self._backward = self._phases.begin(Phase.BACKWARD, self._sites.here(sys._getframe(1)))
-        queue = self._collectives.buckets
-        queue.next, queue.sizes = 0, self._bucket_sizes(model)
+        site = self._sites.here(sys._getframe(1))
+        self._backward = self._phases.begin(Phase.BACKWARD, site)
+        self._collectives.buckets.begin(self._bucket_sizes(model), site, self._phases.sync)
         private.after_backward(self._when_compute_ends)
 
     def _bucket_sizes(self, model: DistributedDataParallel) -> tuple[int, ...]:
@@ -160,7 +162,8 @@ class TrainingHooks:
 
     def _backward_ends(self) -> None:
         """After DDP's own callback, since this one was queued from within a callback."""
-        self._phases.end(self._blocked)
+        now = self._phases.end(self._blocked)
+        self._collectives.backward_ended(now)
         self._phases.end(self._backward)
         self._in_backward = False
         if self._will_sync:

@@ -14,6 +14,9 @@ import torch
 
 from ddpdoctor import load_run
 from ddpdoctor.errors import DdpDoctorError
+from ddpdoctor.events import Flag
+from ddpdoctor.recorder.collectives import STEPS_ALL_TIMED, TIMED_EVERY
+from ddpdoctor.tracefile import RankTrace
 from tests.launching import (
     PROGRAMS,
     ROOT,
@@ -230,7 +233,8 @@ def test_slow_loading_on_every_rank_is_input_bound_and_names_the_dataset(tmp_pat
 
 def test_healthy_training_has_no_finding(tmp_path: Path) -> None:
     """With workers: their processes inherit the hooks and must not record."""
-    command = torchrun(TRAIN, "--wrap", "--workers", "1", "--batch-norm")
+    steps = STEPS_ALL_TIMED + 3 * TIMED_EVERY
+    command = torchrun(TRAIN, "--wrap", "--workers", "1", "--batch-norm", "--steps", str(steps))
     done = finish(command, tmp_path)
     assert done.status == 0, done.err
 
@@ -238,6 +242,17 @@ def test_healthy_training_has_no_finding(tmp_path: Path) -> None:
 
     assert status == 0, report["results"]
     assert report["primary"] is None
+    assert report["time"]["ranks"][0]["overlapped_ms"] is not None
+    run = load_run(next((tmp_path / "ddpdoctor_runs").iterdir()))
+    assert [timed_steps(rank) for rank in run.ranks] == 2 * [[64, 68, 72]]
+
+
+def timed_steps(rank: RankTrace) -> list[int]:
+    """The later steps in which completions of buckets were stamped; in all they have an end."""
+    buckets = rank.detail[(rank.detail["bucket"] >= 0) & (rank.detail["sync"] >= STEPS_ALL_TIMED)]
+    assert (buckets["end_ns"] > buckets["begin_ns"]).all()
+    timed = (buckets["flags"] & Flag.UNTIMED) == 0
+    return sorted(set(buckets["sync"][timed].tolist()))
 
 
 def test_one_rank_with_another_variable_is_named(tmp_path: Path) -> None:

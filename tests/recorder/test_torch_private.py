@@ -34,12 +34,12 @@ def test_collective_ops_lists_what_ddp_and_users_call() -> None:
 def test_a_kernel_sees_python_and_c_plus_plus_callers_and_can_be_removed(group) -> None:
     seen: list[str] = []
 
-    def make(op: private.CollectiveOp, redispatch: private.Kernel) -> private.Kernel:
+    def make(op: private.CollectiveOp, redispatch: private.Kernel, behind) -> private.Kernel:
         def kernel(keyset, *arguments):
             seen.append(op.name)
             index = op.argument_names.index("process_group")
             assert private.group_key(private.unbox_group(arguments[index])) == "0"
-            return redispatch(keyset, *arguments)
+            return redispatch(keyset & behind, *arguments)
 
         return kernel
 
@@ -59,9 +59,9 @@ def test_a_kernel_sees_python_and_c_plus_plus_callers_and_can_be_removed(group) 
 def test_completion_is_called_back(group) -> None:
     done: list[object] = []
 
-    def make(op: private.CollectiveOp, redispatch: private.Kernel) -> private.Kernel:
+    def make(op: private.CollectiveOp, redispatch: private.Kernel, behind) -> private.Kernel:
         def kernel(keyset, *arguments):
-            result = redispatch(keyset, *arguments)
+            result = redispatch(keyset & behind, *arguments)
             assert private.when_complete(result, done.append) is private.Completion.CALLBACK
             return result
 
@@ -108,21 +108,41 @@ def test_callbacks_run_around_the_wait_for_the_buckets(group) -> None:
     assert order == ["backward begins", "compute ends", "backward ends"]
 
 
+def test_the_compiler_stays_out_of_a_marked_function_and_of_what_it_calls() -> None:
+    """As a hook sees it that runs while a compiled graph does, here by a tensor's hook."""
+    compiled: list[str] = []
+
+    def backend(graph, _inputs):
+        compiled.append(graph.code)
+        return graph.forward
+
+    def inner(value):
+        return value * 2
+
+    @private.without_dynamo
+    def marked(value):
+        return inner(value) + 1
+
+    @torch.compile(backend=backend)
+    def train(value):
+        return marked(value) - 3
+
+    assert train(torch.ones(2)).tolist() == [0, 0]
+    assert compiled  # what is left of the function: the subtraction
+    assert not any("mul" in code or "* 2" in code for code in compiled)
+
+
 def test_the_reducers_calls_come_from_the_engine(group) -> None:
     import sys
 
     callers: list[str] = []
 
-    def make(op: private.CollectiveOp, redispatch: private.Kernel) -> private.Kernel:
+    def make(op: private.CollectiveOp, redispatch: private.Kernel, behind) -> private.Kernel:
         def kernel(keyset, *arguments):
             frame = sys._getframe(1)
-            while frame is not None and frame.f_code.co_filename.endswith(
-                ("_torch_private.py", "eval_frame.py", "_compile.py", "_ops.py")
-            ):
-                frame = frame.f_back
             if op.name == "allreduce_" and frame is not None:
                 callers.append(frame.f_code.co_name)
-            return redispatch(keyset, *arguments)
+            return redispatch(keyset & behind, *arguments)
 
         return kernel
 
