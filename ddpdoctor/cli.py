@@ -265,13 +265,19 @@ def explain(check: str | None, markdown: bool) -> None:
 
 
 @cli.command(context_settings=_HELP)
-def runs() -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+def runs(as_json: bool) -> None:
     """List the recorded runs here, oldest first."""
+    from ddpdoctor.runlist import as_table, summary, to_json
+    from ddpdoctor.terminal import text_console
     from ddpdoctor.tracefile import list_runs, runs_folder
 
-    found = list_runs()
-    if found:
-        _print("\n".join(printable(str(path)) for path in found))
+    found = [summary(path) for path in list_runs()]
+    if as_json:
+        _print(to_json(found))
+    elif found:
+        with reader_may_leave():
+            text_console().print(as_table(found))
     else:
         _warn(printable(f"no recorded run in {runs_folder().absolute()}"))
 

@@ -6,9 +6,11 @@ markup or a terminal's control codes; `said` is the only way by which they becom
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final, TextIO, cast
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 LEAST_WIDTH: Final = 100  # of what is no terminal: a file, a pipe, a log
 FOLDED_WIDTH: Final = 14  # of a column of words, beyond which it may be folded
 _GAP: Final = 2
+_TRAILING: Final = re.compile(r" +$", re.MULTILINE)
 
 
 def said(text: str, style: str = "") -> Text:
@@ -38,9 +41,26 @@ class TextConsole(Console):
         raise BrokenPipeError
 
 
+class _WithoutTrailingSpaces:
+    """What rich fills its lines up with is of no use in a file or a pipe."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self.encoding = file.encoding
+
+    def write(self, text: str) -> int:
+        return self._file.write(_TRAILING.sub("", text))
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
 def text_console() -> Console:
     console = TextConsole()
-    return console if console.is_terminal else TextConsole(width=max(LEAST_WIDTH, console.width))
+    if console.is_terminal:
+        return console
+    file = cast(IO[str], _WithoutTrailingSpaces(sys.stdout))
+    return TextConsole(width=max(LEAST_WIDTH, console.width), file=file)
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ def load_run(path: str | os.PathLike[str] | None = None) -> Run:
     folder = _attempt_folder(Path(path) if path is not None else newest_run())
     read: list[tuple[Header, RankTrace]] = []
     errors: list[BadTraceFile] = []
-    for file in _rank_files(folder):
+    for file in rank_files(folder):
         try:
             read.append(read_rank(file))
         except BadTraceFile as error:
@@ -172,7 +172,7 @@ def list_runs(folder: Path | None = None) -> list[Path]:
 def _changed_ns(path: Path) -> int:
     """When a run was last written to; -1 for what is no run, or cannot be read."""
     try:
-        return path.stat().st_mtime_ns if path.is_dir() and _attempts(path) else -1
+        return path.stat().st_mtime_ns if path.is_dir() and attempts(path) else -1
     except OSError:
         return -1
 
@@ -188,7 +188,8 @@ def newest_run() -> Path:
     return runs[-1]
 
 
-def _attempts(run: Path) -> list[Path]:
+def attempts(run: Path) -> list[Path]:
+    """The folders of a run's attempts, the newest last."""
     numbered = [
         (int(match[1]), path)
         for path in run.iterdir()
@@ -209,17 +210,18 @@ def _attempt_folder(path: Path) -> Path:
             raise NotARun(f"{path}: there is no such folder")
         if not path.is_dir():
             raise NotARun(f"{path}: is a file; name the run folder that holds it")
-        if list(_rank_files(path)):
+        if list(rank_files(path)):
             return path
-        attempts = _attempts(path)
-        if attempts and list(_rank_files(attempts[-1])):
-            return attempts[-1]
+        numbered = attempts(path)
+        if numbered and list(rank_files(numbered[-1])):
+            return numbered[-1]
     except OSError as error:
         raise NotARun(f"{path}: cannot be read ({error.strerror})") from error
     raise NotARun(f"{path}: holds no rank file (rank*.ddt), so it is not a recorded run")
 
 
-def _rank_files(folder: Path) -> Iterator[Path]:
+def rank_files(folder: Path) -> Iterator[Path]:
+    """In the order of the ranks."""
     return iter(sorted(folder.glob("rank*.ddt")))
 
 

@@ -60,7 +60,8 @@ def test_an_unknown_check_is_one_sentence() -> None:
     done = call("explain", "DD999")
 
     assert done.status == 2
-    assert done.err.startswith("ddpdoctor: no check is called 'DD999'; there are: DD101 late-rank")
+    assert done.err.startswith("ddpdoctor: no check is called 'DD999'; did you mean dd9")
+    assert "did you mean late-rank?" in call("explain", "late-ranks").err
 
 
 @pytest.mark.parametrize(
@@ -83,6 +84,19 @@ def test_no_run_here_is_one_sentence_that_says_what_to_do(tmp_path: Path) -> Non
     (line,) = done.err.splitlines()
     assert line.startswith("ddpdoctor: no recorded run in ")
     assert "ddpdoctor.wrap" in line
+
+
+def test_runs_are_listed_with_what_their_headers_tell(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    broken = tmp_path / "run-2" / "attempt-0"
+    broken.mkdir(parents=True)
+    (broken / "rank00000.ddt").write_bytes(b"garbage")
+    listed = finish(ddpdoctor("runs", "--json"), ROOT, environment(DDPDOCTOR_DIR=str(tmp_path)), 30)
+
+    first, second = json.loads(listed.out)
+
+    assert (first["run"], first["ranks"], first["world_size"]) == ("run-1", 2, 2)
+    assert (second["run"], second["ranks"], second["state"]) == ("run-2", None, "unreadable")
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"DDPDOC\x00\x01" + b"\xff" * 100])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from dataclasses import replace
 
 import pytest
@@ -19,6 +20,7 @@ from ddpdoctor.report import Report
 from ddpdoctor.terminal import Columns, said
 from ddpdoctor.wording import printable
 from tests.hang_builders import ALL_REDUCE, at, snapshot, user
+from tests.launching import ROOT, finish
 
 
 @given(st.text() | st.binary().map(lambda raw: raw.decode("utf-8", "surrogateescape")))
@@ -126,3 +128,14 @@ def test_a_launch_check_alone_is_no_verdict(code: str, status: int) -> None:
     )
 
     assert cli._status(Report("run", "r", results), "warning") == status
+
+
+def test_lines_in_a_pipe_have_no_trailing_spaces() -> None:
+    code = (
+        "from ddpdoctor.terminal import Columns, text_console; "
+        "text_console().print(Columns(('a', 'b'), (('1', 'long word'), ('2', 'x'))))"
+    )
+
+    done = finish([sys.executable, "-c", code], ROOT, seconds=30)
+
+    assert done.out.splitlines()[1:] == ["1  long word", "2          x"]

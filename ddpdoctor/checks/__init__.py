@@ -13,6 +13,7 @@ import pkgutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
 from functools import cache
 from importlib.abc import InspectLoader
@@ -135,8 +136,10 @@ def find_check(code_or_name: str) -> Check[Any]:
     for check in all_checks():
         if wanted in (check.code.casefold(), check.name):
             return check
-    known = ", ".join(f"{check.code} {check.name}" for check in all_checks())
-    raise UnknownCheck(f"no check is called {code_or_name!r}; there are: {known}")
+    spellings = [text for check in all_checks() for text in (check.name, check.code.casefold())]
+    near = get_close_matches(wanted, spellings, n=3)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    raise UnknownCheck(f"no check is called {code_or_name!r}; {hint}`ddpdoctor explain` lists them")
 
 
 def run_check(check: Check[Subject], subject: Subject) -> CheckResult:
