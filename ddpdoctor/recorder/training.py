@@ -37,14 +37,14 @@ class _OptimizerStep(NamedTuple):
     frame: FrameType  # torch's wrapper around `step`, for as long as that runs
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Model:
     """What is known of one DDP model."""
 
     output_hook: Any  # one for all of its outputs
     will_sync: bool = False  # as its last forward decided
     buckets: tuple[int, ...] = ()
-    synced: int = 0  # backwards, while its buckets may still change
+    synced: int = 0  # backwards that reduced gradients
 
 
 class TrainingHooks:
@@ -66,7 +66,7 @@ class TrainingHooks:
         self._blocked = 0
         self._optimizers: list[_OptimizerStep] = []  # nested ones: the innermost is last
         self._counts_cost = False
-        self._in_backward: list[DistributedDataParallel] = []  # models whose outputs it reached
+        self._in_backward: list[_Model] = []  # those whose outputs it has reached
         self._syncs = False  # in the running backward a model is to reduce its gradients
         self._issued = 0  # collectives, when it began
         self._when_compute_ends = functools.partial(guard.run, self._compute_ends)
@@ -151,7 +151,10 @@ class TrainingHooks:
 
     def _backward_begins(self, model: DistributedDataParallel | None) -> None:
         """A backward may go through several models: then each has buckets of its own."""
-        if model is None or model in self._in_backward or not self._phases.on_training_thread():
+        known = self._models.get(model) if model is not None else None
+        if model is None or known is None or known in self._in_backward:
+            return
+        if not self._phases.on_training_thread():
             return
         if not self._in_backward:
             self._syncs, self._issued = False, self._collectives.issued
@@ -159,15 +162,13 @@ class TrainingHooks:
             self._backward = self._phases.begin(Phase.BACKWARD, site)
             self._collectives.buckets.begin(site, self._phases.sync)
             private.after_backward(self._when_compute_ends)
-        self._in_backward.append(model)
-        known = self._models[model]
+        self._in_backward.append(known)
         if known.will_sync:
             self._syncs = True
             self._collectives.buckets.expect(self._buckets(model, known))
 
     def _buckets(self, model: DistributedDataParallel, known: _Model) -> tuple[int, ...]:
         if known.synced <= _BUCKETS_SETTLE:
-            known.synced += 1
             known.buckets = private.bucket_bytes(model)
         return known.buckets
 
@@ -181,9 +182,11 @@ class TrainingHooks:
         now = self._phases.end(self._blocked)
         self._collectives.backward_ended(now)
         self._phases.end(self._backward)
-        self._in_backward = []
         if self._syncs and self._collectives.issued > self._issued:
             self._phases.synced_backward()
+            for known in self._in_backward:
+                known.synced += 1
+        self._in_backward = []
 
     def _optimizer_begins(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         self.guard.run(self._begin_optimizer, optimizer, sys._getframe(1))

@@ -24,6 +24,7 @@ from ddpdoctor.tracefile import RankTrace, Run
 from tests.launching import PROGRAMS, ddpdoctor_run, finish, finish_unrecorded, torchrun
 from tests.programs.uses import USES
 from tests.programs.uses.collectives import LATE_S
+from tests.programs.uses.models import SLOW_BACKWARD_S, SLOW_FORWARD_S
 
 pytestmark = pytest.mark.job
 
@@ -179,3 +180,35 @@ def test_a_blocking_call_has_no_wait_of_its_own(jobs: Jobs) -> None:
     for use in ("objects", "every_other_collective", "groups_of_some_ranks"):
         for trace in jobs.run.ranks:
             assert not (jobs.detail(use, trace)["kind"] == Kind.WAIT).any()
+
+
+def test_buckets_and_times_are_those_of_torchs_own_logging(jobs: Jobs) -> None:
+    """Forward, backward until its sync, and from the first bucket to the last one's end."""
+    use = "with_torchs_own_logging"
+    for trace in jobs.run.ranks:
+        logged = jobs.left("recorded", trace.info.rank)[use]["logged"]
+        detail = jobs.detail(use, trace)
+        forwards, backwards, blocked = (
+            detail[(detail["kind"] == Kind.SPAN) & (detail["code"] == phase)]
+            for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.BLOCKED)
+        )
+        buckets = detail[detail["flags"] & Flag.BUCKET > 0]
+        off_ms: dict[str, list[float]] = {"forward": [], "backward": [], "communication": []}
+        for step, (forward, backward, sync) in enumerate(
+            zip(forwards[:-1], backwards[:-1], blocked[:-1], strict=True)
+        ):
+            theirs = logged[step + 1]  # of the step before
+            own = buckets[buckets["sync"] == backward["sync"]]
+            sizes = theirs["rebuilt_bucket_sizes"] if step else theirs["bucket_sizes"]
+            assert [str(size) for size in own["nbytes"]] == sizes.split(", ")
+            for name, ours_ns, key in (
+                ("forward", backward["begin_ns"] - forward["begin_ns"], "forward_compute_time"),
+                ("backward", sync["begin_ns"] - backward["begin_ns"], "backward_compute_time"),
+                ("communication", sync["end_ns"] - own["begin_ns"].min(), "backward_comm_time"),
+            ):
+                off_ms[name].append((ours_ns - theirs[key]) / 1e6)
+        for name, slow_s in (
+            ("forward", SLOW_FORWARD_S), ("backward", SLOW_BACKWARD_S),
+            ("communication", SLOW_BACKWARD_S),
+        ):  # fmt: skip
+            assert abs(np.median(off_ms[name])) <= max(0.1 * slow_s * 1e3, 2.0), (name, off_ms)

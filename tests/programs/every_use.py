@@ -22,7 +22,7 @@ def main(name: str, wanted: list[str]) -> None:
         begin = time.monotonic_ns()
         outcome = USES[use].run()
         windows[use] = (begin, time.monotonic_ns())
-        outcomes[use] = {"errors": outcome.errors, "tensors": outcome.tensors}
+        outcomes[use] = vars(outcome)
     dist.barrier()
     rank = dist.get_rank()
     torch.save(outcomes, f"{name}.{rank}.pt")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.utils.checkpoint import checkpoint
 
 from .registry import STEPS, Net, Outcome, batch, ddp, sgd, train, trained, use
+
+
+SLOW_FORWARD_S, SLOW_BACKWARD_S = 0.03, 0.04
 
 
 @use()
@@ -244,5 +249,41 @@ def gradient_penalty() -> Outcome:
         (output.square().mean() + gradient.square().mean()).backward()
         optimizer.step()
     outcome = Outcome()
+    outcome.keep("model", model)
+    return outcome
+
+
+class _Sleeps(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(SLOW_FORWARD_S)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> torch.Tensor:
+        time.sleep(SLOW_BACKWARD_S)
+        return gradient
+
+
+class _Slow(Net):
+    """Sleeps between its layers: when its backward does, the first bucket is under way."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(_Sleeps.apply(torch.relu(self.first(x))))
+
+
+@use()
+def with_torchs_own_logging() -> Outcome:
+    """DDP's logger tells of each step when the next one's forward begins."""
+    model = ddp(_Slow())
+    model.reducer._set_ddp_runtime_logging_sample_rate(1)
+    optimizer = sgd(model)
+    outcome = Outcome()
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = model(batch(step)).square().mean()
+        outcome.logged.append(model._get_ddp_logging_data())
+        loss.backward()
+        optimizer.step()
     outcome.keep("model", model)
     return outcome
