@@ -11,7 +11,6 @@ from torch.utils.checkpoint import checkpoint
 
 from .registry import STEPS, Net, Outcome, batch, ddp, sgd, train, trained, use
 
-
 SLOW_FORWARD_S, SLOW_BACKWARD_S = 0.03, 0.04
 
 
