@@ -75,6 +75,7 @@ class Kind(IntEnum):
     SPAN = 1  # a phase of the training thread
     COLLECTIVE = 2
     STEP = 3  # one whole step, begin to end
+    WAIT = 6  # a span in which the thread stands in `wait` for a collective issued before
 
 
 class Phase(IntEnum):

@@ -47,6 +47,7 @@ def _alone(detail: Records, began_ns: int) -> Bools:
         ((kind == Kind.SPAN) & np.isin(code, _RECORDED_PHASES))
         | ((kind == Kind.COLLECTIVE) & np.isin(code, tuple(Op)) & came_back)
         | ((kind == Kind.STEP) & (end > begin))
+        | ((kind == Kind.WAIT) & (code == Phase.BLOCKED))
     )
     return np.asarray(known & begins & ends & (detail["nbytes"] <= MOST_BYTES))
 

@@ -261,7 +261,7 @@ class _Spans:
 
     @classmethod
     def of(cls, detail: Records, offset_ns: int, own: Collectives) -> _Spans:
-        records = detail[detail["kind"] == Kind.SPAN]
+        records = detail[np.isin(detail["kind"], (Kind.SPAN, Kind.WAIT))]
         begin = records["begin_ns"] + offset_ns
         latest = max(
             [begin.max(initial=0), own.latest_ns, records["end_ns"].max(initial=0) + offset_ns]
@@ -294,10 +294,11 @@ def _blocked(spans: _Spans, own: Collectives) -> _Blocked:
 
     L is the last arrival over the collectives outstanding there. One that completed earlier has
     its last arrival before the interval, so the running maximum over all that were issued
-    serves, clamped to the interval.
+    serves, clamped to the interval. A call whose completion was not measured has come back.
     """
     blocking = (own.flags & Flag.BLOCKING) > 0
-    completion = np.where(own.completion_ns >= 0, own.completion_ns, spans.latest_ns)
+    came_back = np.where(own.issued_ns >= 0, own.issued_ns, spans.latest_ns)
+    completion = np.where(own.completion_ns >= 0, own.completion_ns, came_back)
     begin, end = _union(
         np.concatenate([spans.blocked.begin, own.arrival_ns[blocking]]),
         np.concatenate([spans.blocked.end, completion[blocking]]),

@@ -28,6 +28,7 @@ Kernel = Callable[..., Any]
 Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
 _ENGINE_FUNCTION = "_engine_run_backward"
+_WAIT = "wait"
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,36 @@ class KernelRegistration:
         self._library._destroy()  # type: ignore[no-untyped-call]
 
 
+class WaitRegistration:
+    """Stands around all that waits for a Work: `Work.wait`, and `wait_tensor` of the functional
+    collectives. `remove` restores both.
+
+    Backends whose Work defines `wait` itself in Python, and waiting for a Work's future, go past.
+    """
+
+    def __init__(self, make_wait: Callable[[Kernel], Kernel]) -> None:
+        self._wait = vars(_c10d.Work)[_WAIT]
+        after = _C._dispatch_keyset_full_after(_C.DispatchKey.BackendSelect)
+        functional = torch.ops._c10d_functional.wait_tensor.default
+        wait = make_wait(functional.redispatch)
+
+        @without_dynamo
+        def kernel(keyset: Any, *arguments: Any) -> Any:
+            return wait(keyset & after, *arguments)
+
+        self._library = torch.library.Library(  # type: ignore[no-untyped-call]
+            "_c10d_functional", "IMPL"
+        )
+        self._library.impl(  # type: ignore[no-untyped-call]
+            "wait_tensor", kernel, "BackendSelect", with_keyset=True
+        )
+        setattr(_c10d.Work, _WAIT, without_dynamo(make_wait(self._wait)))
+
+    def remove(self) -> None:
+        setattr(_c10d.Work, _WAIT, self._wait)
+        self._library._destroy()  # type: ignore[no-untyped-call]
+
+
 def unbox_group(boxed: Any) -> dist.ProcessGroup:
     """The process group in an argument of a c10d operation."""
     return _c10d.ProcessGroup.unbox(boxed)
@@ -112,6 +143,11 @@ def sequence_number(group: dist.ProcessGroup) -> int:
     """How many collectives the group has seen; the flight recorder counts the same."""
     counted: Any = group
     return int(counted._get_sequence_number_for_group())
+
+
+def sparse_bytes(tensor: torch.Tensor) -> int:
+    """What a tensor of indices and values stores; it need not be coalesced."""
+    return int(tensor._indices().nbytes + tensor._values().nbytes)
 
 
 def is_engine_frame(name: str) -> bool:

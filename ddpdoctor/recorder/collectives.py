@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final
 
 import torch
@@ -70,6 +70,7 @@ class _Signature:
     is_async: int | None
     peer: int | None
     flags: int  # those of every call
+    blocks: bool  # every call
 
     @classmethod
     def of(cls, operation: private.CollectiveOp) -> _Signature:
@@ -85,6 +86,7 @@ class _Signature:
             names.index("async_op") if "async_op" in names else None,
             peers[0] if peers else None,
             _POINT_TO_POINT if op in (Op.SEND, Op.RECV) else 0,
+            operation.name.startswith("monitored_barrier"),
         )
 
 
@@ -98,31 +100,43 @@ class _Group:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-@dataclass
-class BucketQueue:
-    """The buckets that the running backward has still to reduce, in DDP's launch order.
+class Buckets:
+    """What the running backward has still to reduce, by model, in DDP's launch order.
 
     All ranks stamp the completions of the same steps, since they count synchronised steps alike.
     """
 
-    sizes: tuple[int, ...] = ()
-    next: int = 0
-    site: int = 0  # of the backward
-    timed: bool = True  # whether the completions of this backward are stamped
-    untimed: list[_Issued] = field(default_factory=list)  # under way
+    def __init__(self) -> None:
+        self._models: list[tuple[tuple[int, ...], int]] = []  # sizes, and how many were taken
+        self._sync = 0
+        self.site = 0  # of the backward
+        self.timed = True  # whether the completions of this backward are stamped
+        self.untimed: list[_Issued] = []  # under way
 
-    def begin(self, sizes: tuple[int, ...], site: int, sync: int) -> None:
+    def begin(self, site: int, sync: int) -> None:
         """A backward begins, the synchronised step `sync` of this rank."""
+        self._models.clear()
+        self.site, self._sync, self.timed = site, sync, True
+
+    def expect(self, sizes: tuple[int, ...]) -> None:
+        """The backward has reached a model with buckets of these sizes."""
         every = TIMED_EVERY * -(-len(sizes) // BUCKETS_TIMED) if sizes else 1
-        self.sizes, self.next, self.site = sizes, 0, site
-        self.timed = sync < STEPS_ALL_TIMED or sync % every == 0
+        if not self._models:
+            self.timed = self._sync < STEPS_ALL_TIMED or self._sync % every == 0
+        self._models.append((sizes, 0))
 
     def take(self, nbytes: int) -> int:
-        """Index of the bucket of this size if it is the next one, else -1."""
-        if self.next < len(self.sizes) and self.sizes[self.next] == nbytes:
-            self.next += 1
-            return self.next - 1
-        return -1
+        """Index of the bucket of this size if it is the next one of one model alone, else -1."""
+        fits = [
+            place
+            for place, (sizes, taken) in enumerate(self._models)
+            if taken < len(sizes) and sizes[taken] == nbytes
+        ]
+        if not fits:
+            return -1
+        sizes, taken = self._models[fits[0]]
+        self._models[fits[0]] = (sizes, taken + 1)
+        return taken if len(fits) == 1 else -1
 
 
 @dataclass(slots=True)
@@ -135,6 +149,15 @@ class _Issued:
     blocking: BlockingCall | None
     timed: bool
     issued_ns: int = 0
+    only_waiting_tells: bool = False  # when it completes
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A call of torch.distributed that blocks: it will wait itself for what it issued."""
+
+    code: CodeType
+    issued: _Issued
 
 
 class Collectives:
@@ -150,9 +173,11 @@ class Collectives:
         self._guard = guard
         self._groups: dict[str, _Group] = {}
         self._groups_lock = threading.Lock()
-        self._caller = FrameWalk(lambda file: not file.startswith(_BETWEEN_FOLDERS)).innermost
+        self.caller = FrameWalk(lambda file: not file.startswith(_BETWEEN_FOLDERS)).innermost
         self._pending: set[int] = set()
-        self.buckets = BucketQueue()
+        self._awaited: Awaited | None = None
+        self.issued = 0
+        self.buckets = Buckets()
         self.in_pre_forward = False
         self._registration = private.KernelRegistration(self._kernel)
 
@@ -187,19 +212,20 @@ class Collectives:
         arrived = _now()
         group = self._group(private.unbox_group(arguments[signature.group]))
         nbytes, on_host = _extent(arguments[signature.tensors])
-        caller = self._caller(sys._getframe(1))
+        caller = self.caller(sys._getframe(1))
         flags, bucket, buckets = signature.flags, -1, self.buckets
         on_thread = _thread() == self._phases.thread
         if signature.op is Op.ALL_REDUCE and _is_reducer(caller):
             flags |= _BUCKET
             bucket = buckets.take(nbytes)
-        blocking = None
+        blocking, blocks = None, False
         if bucket >= 0 and on_thread:
             site, timed = buckets.site, buckets.timed
             flags |= 0 if timed else _UNTIMED
         else:
             site, timed = self._sites.here(caller), True
-            if on_thread and on_host and self._blocks(signature, arguments, caller):
+            blocks = on_thread and self._blocks(signature, arguments, caller)
+            if blocks and on_host:
                 flags |= _BLOCKING
                 blocking = self._phases.blocking_call(arrived)
         peer = -1 if signature.peer is None else int(arguments[signature.peer])
@@ -210,7 +236,24 @@ class Collectives:
                 self._phases.step_of_record, self._phases.sync, seq, group.index, bucket,
                 site, peer, arrived, 0, 0, nbytes,
             )  # fmt: skip
-        return _Issued(serial, group, on_host, blocking, timed)
+            self.issued += 1
+        issued = _Issued(serial, group, on_host, blocking, timed)
+        if blocks and caller is not None:
+            self._awaited = Awaited(caller.f_code, issued)
+        return issued
+
+    def take_awaited(self, caller: FrameType | None) -> Awaited | None:
+        """The blocking call that this function made last, if nobody has waited for it yet."""
+        awaited = self._awaited
+        if awaited is None or caller is None or awaited.code is not caller.f_code:
+            return None
+        self._awaited = None
+        return awaited
+
+    def was_awaited(self, awaited: Awaited) -> None:
+        """Its wait is over; of some operations nothing else tells when they complete."""
+        if awaited.issued.only_waiting_tells:
+            self._completed(awaited.issued, _now())
 
     def _failed(
         self, issued: _Issued | None, signature: _Signature, arguments: tuple[Any, ...]
@@ -251,7 +294,10 @@ class Collectives:
         if completion is private.Completion.DONE:
             self._completed(issued, time.monotonic_ns())
         elif completion is private.Completion.UNKNOWN:
-            self._file.finish(issued.serial, 0, issued.issued_ns)
+            if self._awaited is not None and self._awaited.issued is issued:
+                issued.only_waiting_tells = True
+            else:
+                self._file.finish(issued.serial, 0, issued.issued_ns)
 
     def backward_ended(self, now: int) -> None:
         """The training thread has waited for all buckets; with `now` 0 it is not known when."""
@@ -268,7 +314,7 @@ class Collectives:
         self, signature: _Signature, arguments: tuple[Any, ...], caller: FrameType | None
     ) -> bool:
         """Whether the training thread will stand in this call until it completes."""
-        if self.in_pre_forward:
+        if signature.blocks or (self.in_pre_forward and signature.op is Op.BROADCAST):
             return True
         if signature.is_async is not None:
             index = signature.is_async
@@ -314,10 +360,18 @@ def _extent(argument: Any) -> tuple[int, bool]:
     """Bytes of the tensors in an argument, and whether none of them is on a GPU."""
     if type(argument) is list and len(argument) == 1 and type(argument[0]) is torch.Tensor:
         (tensor,) = argument  # of a reducer's bucket
-        return tensor.nbytes, not tensor.is_cuda
+        return _bytes_of(tensor), not tensor.is_cuda
     tensors = _tensors(argument)
-    nbytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    return nbytes, not any(tensor.is_cuda for tensor in tensors)
+    return sum(map(_bytes_of, tensors)), not any(tensor.is_cuda for tensor in tensors)
+
+
+def _bytes_of(tensor: torch.Tensor) -> int:
+    """Of a sparse one, only what it stores."""
+    if tensor.layout is torch.strided:
+        return tensor.nbytes
+    if tensor.layout is torch.sparse_coo:
+        return private.sparse_bytes(tensor)
+    return tensor.numel() * tensor.element_size()
 
 
 def _tensors(argument: Any) -> list[torch.Tensor]:

@@ -89,11 +89,11 @@ class Phases:
             self._run_queue.close()
             self._run_queue = RunQueue()
 
-    def begin(self, phase: Phase, site: int, *, no_grad: bool = False) -> int:
+    def begin(self, phase: Phase, site: int, *, no_grad: bool = False, kind: int = _SPAN) -> int:
         """Open a span and return its serial number. Evaluation counts as between steps."""
         now = _now()
         self._account(now)
-        if self._step_begin is None:
+        if self._step_begin is None and kind == _SPAN:
             self._step_begin = self._mark(now)
         if phase is Phase.INPUT and not no_grad and self._awaits_its_end():
             self._input_after_sync = self._mark(now)
@@ -105,7 +105,7 @@ class Phases:
             self.evaluations += phase is Phase.FORWARD
         step = self.step if phase is Phase.OPTIMIZER else self.step_of_record
         serial = self._file.add(
-            _SPAN, phase, flags, len(self._open), step, self.sync,
+            kind, phase, flags, len(self._open), step, self.sync,
             0, 0, -1, site, -1, now, 0, 0, 0,
         )  # fmt: skip
         self._open.append((serial, phase, accounted))

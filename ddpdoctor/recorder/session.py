@@ -27,6 +27,7 @@ from ddpdoctor.recorder.rankfacts import rank_info
 from ddpdoctor.recorder.registration import register
 from ddpdoctor.recorder.sentinel import Sentinel
 from ddpdoctor.recorder.training import TrainingHooks
+from ddpdoctor.recorder.waits import Waits
 from ddpdoctor.recorder.writer import RankFile
 from ddpdoctor.tracefile import runs_folder
 
@@ -52,6 +53,7 @@ class Recorder:
         self._sites = CallSites(self._facts.site)
         self._phases = Phases(self._file)
         self._collectives = Collectives(self._file, self._facts, self._phases, self._sites, guard)
+        self._waits = Waits(self._phases, self._collectives, self._sites, guard)
         self._training = TrainingHooks(self._phases, self._collectives, self._sites, guard)
         self._loaders = LoaderHooks(self._phases, self._facts, self._sites, guard)
         self._sentinel = Sentinel(
@@ -88,6 +90,7 @@ class Recorder:
             last_first.callback(self._sentinel.stop)
             last_first.callback(self._clock.stop)
             last_first.callback(self._collectives.remove)
+            last_first.callback(self._waits.remove)
             last_first.callback(self._loaders.remove)
             last_first.callback(self._training.remove)
         self.guard.active = False

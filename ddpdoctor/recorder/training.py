@@ -6,6 +6,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
@@ -36,6 +37,16 @@ class _OptimizerStep(NamedTuple):
     frame: FrameType  # torch's wrapper around `step`, for as long as that runs
 
 
+@dataclass(slots=True, eq=False)
+class _Model:
+    """What is known of one DDP model."""
+
+    output_hook: Any  # one for all of its outputs
+    will_sync: bool = False  # as its last forward decided
+    buckets: tuple[int, ...] = ()
+    synced: int = 0  # backwards that reduced gradients
+
+
 class TrainingHooks:
     """Phases of the DDP models that were added; `remove` restores every class it patched."""
 
@@ -46,21 +57,20 @@ class TrainingHooks:
         self._collectives = collectives
         self._sites = sites
         self.guard = guard
-        self._models: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
+        self._models: weakref.WeakKeyDictionary[DistributedDataParallel, _Model]
+        self._models = weakref.WeakKeyDictionary()
         self._parameters: set[int] = set()
         self._is_ours: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
-        self._output_hooks: weakref.WeakKeyDictionary[DistributedDataParallel, Any]
-        self._output_hooks = weakref.WeakKeyDictionary()
         self._forward = 0
         self._backward = 0
         self._blocked = 0
         self._optimizers: list[_OptimizerStep] = []  # nested ones: the innermost is last
         self._counts_cost = False
-        self._in_backward = False
-        self._will_sync = False
+        self._in_backward: list[_Model] = []  # those whose outputs it has reached
+        self._syncs = False  # in the running backward a model is to reduce its gradients
+        self._issued = 0  # collectives, when it began
         self._when_compute_ends = functools.partial(guard.run, self._compute_ends)
         self._when_backward_ends = functools.partial(guard.run, self._backward_ends)
-        self._buckets: dict[int, tuple[int, ...]] = {}
         self._originals = _patch_forward(self)
         self._handles = [
             register_optimizer_step_pre_hook(self._optimizer_begins),
@@ -68,7 +78,8 @@ class TrainingHooks:
         ]
 
     def add(self, model: DistributedDataParallel) -> None:
-        self._models.add(model)
+        if model not in self._models:
+            self._models[model] = _Model(self._hook_of_outputs(model))
         self._parameters.update(id(parameter) for parameter in model.parameters())
         self._is_ours.clear()
 
@@ -92,7 +103,7 @@ class TrainingHooks:
         elif not self._phases.on_training_thread():
             return  # an evaluation beside the training
         if self._in_backward:  # an exception ended it
-            self._in_backward = False
+            self._in_backward = []
             self._collectives.backward_ended(0)
         self._drop_failed_optimizer_steps(frame)
         self._forward = self._phases.begin_forward(self._sites.here(frame), no_grad=not training)
@@ -116,44 +127,50 @@ class TrainingHooks:
         self._collectives.in_pre_forward = False
 
     def forward_ends(self, model: DistributedDataParallel, output: Any) -> None:
-        if model not in self._models:
+        known = self._models.get(model)
+        if known is None:
             return
         self._phases.end(self._forward)
         if not torch.is_grad_enabled():
             return
-        self._will_sync = bool(model.require_backward_grad_sync)  # DDP too decides it here
-        hook = self._hook_of_outputs(model)
+        known.will_sync = bool(model.require_backward_grad_sync)  # DDP too decides it here
         for tensor in _tensors(output):
             if tensor.requires_grad and not tensor.is_leaf:
-                tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+                tensor.register_hook(known.output_hook)  # type: ignore[no-untyped-call]
 
     def _hook_of_outputs(self, model: DistributedDataParallel) -> Any:
         """One for each model: to keep the compiler out of a new function takes longer than it."""
-        hook = self._output_hooks.get(model)
-        if hook is None:
-            reference = weakref.ref(model)
+        reference = weakref.ref(model)
 
-            def backward_begins(_gradient: torch.Tensor) -> None:
-                self.guard.run(self._backward_begins, reference())
+        def backward_begins(_gradient: torch.Tensor) -> None:
+            self.guard.run(self._backward_begins, reference())
 
-            hook = self._output_hooks[model] = unserializable_hook(  # type: ignore[no-untyped-call]
-                private.without_dynamo(backward_begins)
-            )
-        return hook
+        return unserializable_hook(  # type: ignore[no-untyped-call]
+            private.without_dynamo(backward_begins)
+        )
 
     def _backward_begins(self, model: DistributedDataParallel | None) -> None:
-        if self._in_backward or model is None or not self._phases.on_training_thread():
+        """A backward may go through several models: then each has buckets of its own."""
+        known = self._models.get(model) if model is not None else None
+        if model is None or known is None or known in self._in_backward:
             return
-        self._in_backward = True
-        site = self._sites.here(sys._getframe(1))
-        self._backward = self._phases.begin(Phase.BACKWARD, site)
-        self._collectives.buckets.begin(self._bucket_sizes(model), site, self._phases.sync)
-        private.after_backward(self._when_compute_ends)
+        if not self._phases.on_training_thread():
+            return
+        if not self._in_backward:
+            self._syncs, self._issued = False, self._collectives.issued
+            site = self._sites.here(sys._getframe(1))
+            self._backward = self._phases.begin(Phase.BACKWARD, site)
+            self._collectives.buckets.begin(site, self._phases.sync)
+            private.after_backward(self._when_compute_ends)
+        self._in_backward.append(known)
+        if known.will_sync:
+            self._syncs = True
+            self._collectives.buckets.expect(self._buckets(model, known))
 
-    def _bucket_sizes(self, model: DistributedDataParallel) -> tuple[int, ...]:
-        if self._phases.sync <= _BUCKETS_SETTLE or id(model) not in self._buckets:
-            self._buckets[id(model)] = private.bucket_bytes(model)
-        return self._buckets[id(model)]
+    def _buckets(self, model: DistributedDataParallel, known: _Model) -> tuple[int, ...]:
+        if known.synced <= _BUCKETS_SETTLE:
+            known.buckets = private.bucket_bytes(model)
+        return known.buckets
 
     def _compute_ends(self) -> None:
         """Before DDP's own callback, which waits for the reductions."""
@@ -165,9 +182,11 @@ class TrainingHooks:
         now = self._phases.end(self._blocked)
         self._collectives.backward_ended(now)
         self._phases.end(self._backward)
-        self._in_backward = False
-        if self._will_sync:
+        if self._syncs and self._collectives.issued > self._issued:
             self._phases.synced_backward()
+            for known in self._in_backward:
+                known.synced += 1
+        self._in_backward = []
 
     def _optimizer_begins(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         self.guard.run(self._begin_optimizer, optimizer, sys._getframe(1))

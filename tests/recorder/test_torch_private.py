@@ -75,6 +75,34 @@ def test_completion_is_called_back(group) -> None:
     assert len(done) >= 4  # the last may still be on its way
 
 
+def test_what_waits_for_a_work_can_be_watched_and_is_restored(group) -> None:
+    import torch.distributed._functional_collectives as functional
+
+    waits: list[str] = []
+
+    def make(original: private.Kernel) -> private.Kernel:
+        def wait(*arguments, **named):
+            waits.append("begins")
+            return original(*arguments, **named)
+
+        return wait
+
+    plain = vars(dist.Work)["wait"]
+    registration = private.WaitRegistration(make)
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor, async_op=True).wait()
+    assert len(waits) == 1
+    summed = functional.all_reduce(tensor, "sum", group) + 1
+    assert len(waits) == 2
+    assert summed.tolist() == [2, 2, 2]
+    registration.remove()
+    dist.all_reduce(tensor, async_op=True).wait()
+    functional.wait_tensor(functional.all_reduce(tensor, "sum", group))
+
+    assert len(waits) == 2
+    assert vars(dist.Work)["wait"] is plain
+
+
 def test_sequence_numbers_count_collectives(group) -> None:
     before = private.sequence_number(group)
     dist.all_reduce(torch.ones(1))
@@ -161,6 +189,13 @@ def test_bucket_sizes_in_bytes(group) -> None:
         model(torch.ones(1, 8)).sum().backward()
 
     assert private.bucket_bytes(model) == ((64 + 8) * 4,)
+
+
+def test_bytes_of_a_sparse_tensor() -> None:
+    indices, values = torch.zeros(1, 3, dtype=torch.int64), torch.ones(3, dtype=torch.float32)
+    tensor = torch.sparse_coo_tensor(indices, values, (8,), check_invariants=True)
+
+    assert private.sparse_bytes(tensor) == 3 * 8 + 3 * 4  # the three are at one place
 
 
 def test_loader_classes_cover_both_kinds_of_iterator() -> None:
