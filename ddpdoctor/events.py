@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from enum import IntEnum, IntFlag
+from enum import IntEnum, IntFlag, StrEnum
 from typing import Annotated, Final
 
 from msgspec import Meta
@@ -65,6 +65,7 @@ Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Nanoseconds = Annotated[int, Meta(ge=0, le=MOST_NS)]
 RankNumber = Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
 WorldSize = Annotated[int, Meta(ge=1, le=MOST_RANKS)]
+Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Level = Annotated[float, Meta(ge=-1e300, le=1e300)]  # the difference of two is a number, too
 
@@ -189,12 +190,60 @@ INDEX_ITSELF: Final = -1  # fingerprint of a tensor that holds the sample's inde
 
 
 @dataclass(frozen=True)
+class PendingCall:
+    """A collective that a rank has issued and that has not completed."""
+
+    group: Count  # as in the records
+    seq: Count
+    op: Op
+    nbytes: Count
+    seconds: Seconds  # since it was issued
+
+
+@dataclass(frozen=True)
 class Stall:
-    """Where a rank stood when it had recorded nothing for some seconds."""
+    """Where a rank stood when nothing had moved on it for some seconds."""
 
     phase: Phase
-    site: Site | None
-    seconds: Annotated[float, Meta(ge=0, le=1e9)]
+    site: Site | None  # of the training thread
+    seconds: Seconds
+    step: Count = 0
+    threads: tuple[ThreadSites, ...] = ()
+    pending: tuple[PendingCall, ...] = ()  # oldest first
+
+
+@dataclass(frozen=True)
+class ThreadSites:
+    """The user's lines on the stack of one Python thread, innermost first."""
+
+    name: str
+    sites: tuple[Site, ...]
+
+
+class EndKind(StrEnum):
+    """How a rank ended by itself. One that was killed, or called `os._exit`, notes nothing."""
+
+    RETURNED = "returned"  # the script came to its end
+    EXCEPTION = "exception"
+    EXIT = "exit"  # `sys.exit`
+
+
+@dataclass(frozen=True)
+class End:
+    """The end that a rank noted of itself, and where it was in its steps."""
+
+    kind: EndKind
+    at_ns: Nanoseconds  # on the rank's own clock
+    step: Count
+    phase: Phase
+    error: str = ""  # type of the exception
+    message: str = ""  # bounded; what looks like a credential is masked
+    site: Site | None = None  # the user's line that raised
+    status: Int64 = 0  # of `sys.exit`
+
+    @property
+    def failed(self) -> bool:
+        return self.kind is EndKind.EXCEPTION or self.status != 0
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from ddpdoctor.events import (
     ClockOffset,
     Count,
     DrawnIndices,
+    End,
     GroupInfo,
     HotLine,
     LoaderInfo,
@@ -48,6 +49,7 @@ class Facts:
     cost: RecorderCost | None = None
     clock: ClockOffset | None = None
     stall: Stall | None = None
+    end: End | None = None
     ddp_groups: list[GroupInfo] = field(default_factory=list)
 
 
@@ -115,6 +117,8 @@ def _take_fact(facts: Facts, line: bytes) -> None:
         facts.clock = _decode(fact, ClockOffset)
     elif fact.fact == "stall":
         facts.stall = msgspec.json.decode(fact.data, type=Stall | None)
+    elif fact.fact == "end":
+        facts.end = _decode(fact, End)
     elif fact.fact == "cost":
         facts.cost = _decode(fact, RecorderCost)
 

@@ -26,6 +26,7 @@ from ddpdoctor.errors import BadTraceFile, DdpDoctorError, NotARun
 from ddpdoctor.events import (
     ClockOffset,
     DrawnIndices,
+    End,
     GroupInfo,
     HotLine,
     LoaderInfo,
@@ -35,6 +36,7 @@ from ddpdoctor.events import (
     Stall,
 )
 from ddpdoctor.factsfile import UNREADABLE, RecorderCost, read_facts
+from ddpdoctor.laststacks import LastStacks, read_last_stacks
 from ddpdoctor.plausible import plausible
 from ddpdoctor.regular import opened
 
@@ -103,6 +105,9 @@ class RankTrace:
     ddp_groups: tuple[GroupInfo, ...] = ()  # over which the wrapped models reduce
     clock: ClockOffset | None = None  # to rank 0's clock, where it is another one
     stall: Stall | None = None  # where it stands still
+    end: End | None = None  # as it noted it; None: it ended without a word, or still runs
+    stopped: str | None = None  # why recording ended before the training
+    last_stacks: LastStacks = field(default_factory=LastStacks)
 
 
 @dataclass(frozen=True)
@@ -270,6 +275,9 @@ def read_rank(path: Path) -> tuple[Header, RankTrace]:
         tuple(facts.ddp_groups),
         facts.clock,
         facts.stall,
+        facts.end,
+        header.stopped,
+        read_last_stacks(path.with_suffix(".stacks.txt")),
     )
     return header, trace
 

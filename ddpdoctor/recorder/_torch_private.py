@@ -7,6 +7,8 @@ training goes on as without us.
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -217,3 +219,25 @@ def without_dynamo(function: Callable[Given, Returned]) -> Callable[Given, Retur
     set_code_exec_strategy(marked.__code__, _FrameExecStrategy(skip, skip))
     marked._torchdynamo_disable = True
     return function
+
+
+def start_worker_server(socket_path: str) -> None:
+    """Have a thread of torch's in C++ answer on a unix socket, also where the GIL is held.
+
+    It answers until the process ends. Never shut down and never collected, on purpose: its end
+    waits for its thread, while the GIL is held; and a forked child that ended it would close
+    the socket under the parent, which aborts that. Raises AttributeError or ValueError where
+    its name, or the level by which its lines on standard error are kept back, is gone.
+    """
+    library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so"))
+    level = ctypes.c_int.in_dll(library, "FLAGS_caffe2_log_level")
+    before = level.value
+    level.value = max(before, _ONLY_ERRORS)
+    try:
+        server = _c10d._WorkerServer(socket_path, -1)
+    finally:
+        level.value = before
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
+
+
+_ONLY_ERRORS = 2  # of c10's levels

@@ -65,7 +65,7 @@ class CallSites:
         self._announce = announce
         self._ids: dict[tuple[int, int], int] = {}  # by code and line
         self.user_frame = FrameWalk(is_user_file).innermost
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may issue collectives, too
 
     def here(self, frame: FrameType | None) -> int:
         """Number of the innermost user frame at or outside `frame`; 0 where there is none."""
@@ -89,10 +89,11 @@ class CallSites:
             return self._ids[key]
 
 
-def site_of(frame: FrameType) -> Site:
+def site_of(frame: FrameType, line: int | None = None) -> Site:
+    """A frame's place; `line` where another line than that it is at now is meant."""
     code = frame.f_code
     name = code.co_qualname if sys.version_info >= (3, 11) else code.co_name
-    return Site(code.co_filename, frame.f_lineno, name)
+    return Site(code.co_filename, frame.f_lineno if line is None else line, name)
 
 
 def is_user_file(filename: str) -> bool:

@@ -97,7 +97,7 @@ class _Group:
     index: int
     next_seq: int
     next_p2p: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.RLock = field(default_factory=threading.RLock)
 
 
 class Buckets:
@@ -172,7 +172,7 @@ class Collectives:
         self._sites = sites
         self._guard = guard
         self._groups: dict[str, _Group] = {}
-        self._groups_lock = threading.Lock()
+        self._groups_lock = threading.RLock()  # a signal's handler may come within
         self.caller = FrameWalk(lambda file: not file.startswith(_BETWEEN_FOLDERS)).innermost
         self._pending: set[int] = set()
         self._awaited: Awaited | None = None

@@ -7,14 +7,23 @@ import threading
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 
-from ddpdoctor.events import ClockOffset, DrawnIndices, GroupInfo, HotLine, LoaderInfo, Site, Stall
+from ddpdoctor.events import (
+    ClockOffset,
+    DrawnIndices,
+    End,
+    GroupInfo,
+    HotLine,
+    LoaderInfo,
+    Site,
+    Stall,
+)
 
 
 class FactsFile:
     """Appends facts. Each line is written at once, so that a killed rank leaves what it knew."""
 
     def __init__(self, path: Path) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may write within a write
         self._file = path.open("xb", buffering=0)
 
     def group(self, group: GroupInfo) -> None:
@@ -44,6 +53,9 @@ class FactsFile:
     def stall(self, stall: Stall | None) -> None:
         """Where the rank stands still; None when it goes on."""
         self._write("stall", stall)
+
+    def end(self, end: End) -> None:
+        self._write("end", end)
 
     def note(self, text: str) -> None:
         self._write("note", text)

@@ -11,15 +11,15 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Final
 
-from ddpdoctor.events import HotLine, Phase, Site, Stall
+from ddpdoctor.events import HotLine, Phase, Site
 from ddpdoctor.recorder.callsite import CallSites, site_of
 from ddpdoctor.recorder.facts import FactsFile
 from ddpdoctor.recorder.guard import Guard
 from ddpdoctor.recorder.phases import Phases
+from ddpdoctor.recorder.stalls import StallWatch
 
 # Drawn anew each time, so as not to beat with the steps. A look takes the interpreter's lock and
 # some 0.1 ms of CPU: often enough at first for a short run, then seldom enough for a long one.
@@ -27,7 +27,6 @@ INTERVAL_S: Final = (0.005, 0.035)
 LATER_INTERVAL_S: Final = (0.05, 0.15)
 LATER_S: Final = 20.0  # after the beginning
 LINES_KEPT: Final = 64
-STALL_S: Final = 5.0  # without a record, before it is said where the rank stands
 _WRITE_EVERY_S: Final = 10.0
 
 
@@ -40,15 +39,13 @@ class Sentinel:
         sites: CallSites,
         facts: FactsFile,
         guard: Guard,
-        records: Callable[[], int],
+        stalls: StallWatch,
     ) -> None:
         self._phases = phases
         self._sites = sites
         self._facts = facts
         self._guard = guard
-        self._records = records
-        self._at = (0, time.monotonic())  # records when they last grew, and when
-        self._stalled = False
+        self._stalls = stalls
         self._seen: Counter[tuple[Phase, CodeType, int]] = Counter()
         self._site_of: dict[tuple[CodeType, int], Site] = {}
         self._random = random.Random(0)  # noqa: S311  its own: the user's generators stay untouched
@@ -64,11 +61,14 @@ class Sentinel:
     def _run(self) -> None:
         began = now = written = time.monotonic()
         while not self._stop.wait(self._interval_s(now - began)):
+            if not self._guard.active:
+                break
             self._guard.run(self._sample)
             now = time.monotonic()
             if now - written > _WRITE_EVERY_S:
                 written = now
                 self._guard.run(self._write)
+        self._stalls.rest()
 
     def _interval_s(self, running_s: float) -> float:
         return self._random.uniform(*(INTERVAL_S if running_s < LATER_S else LATER_INTERVAL_S))
@@ -77,26 +77,13 @@ class Sentinel:
         phase = self._phases.current
         frame = sys._current_frames().get(self._phases.thread)
         user = self._sites.user_frame(frame)
-        self._watch_for_a_stall(phase, user)
+        self._stalls.look(phase, user)
         if user is None:
             return
         place = (user.f_code, user.f_lineno)
         self._seen[(phase, *place)] += 1
         if place not in self._site_of:
             self._site_of[place] = site_of(user)
-
-    def _watch_for_a_stall(self, phase: Phase, user: FrameType | None) -> None:
-        """Say once where the rank stands, and once when it goes on."""
-        now, records = time.monotonic(), self._records()
-        if records != self._at[0]:
-            self._at = (records, now)
-            if self._stalled:
-                self._stalled = False
-                self._facts.stall(None)
-        elif not self._stalled and now - self._at[1] > STALL_S:
-            self._stalled = True
-            site = site_of(user) if user is not None else None
-            self._facts.stall(Stall(phase, site, now - self._at[1]))
 
     def _write(self) -> None:
         self._facts.hot_lines(

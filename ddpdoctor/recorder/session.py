@@ -14,10 +14,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpdoctor.events import GroupInfo, RunInfo
 from ddpdoctor.recorder import _torch_private as private
+from ddpdoctor.recorder.backup import Backup
 from ddpdoctor.recorder.callsite import CallSites
 from ddpdoctor.recorder.clocksync import ClockSync
 from ddpdoctor.recorder.collectives import Collectives
 from ddpdoctor.recorder.end_report import print_end_report
+from ddpdoctor.recorder.ending import Ending
 from ddpdoctor.recorder.facts import FactsFile
 from ddpdoctor.recorder.guard import Guard
 from ddpdoctor.recorder.loader import LoaderHooks
@@ -26,6 +28,8 @@ from ddpdoctor.recorder.phases import Phases
 from ddpdoctor.recorder.rankfacts import rank_info
 from ddpdoctor.recorder.registration import register
 from ddpdoctor.recorder.sentinel import Sentinel
+from ddpdoctor.recorder.server import WorkerServer
+from ddpdoctor.recorder.stalls import StallWatch
 from ddpdoctor.recorder.training import TrainingHooks
 from ddpdoctor.recorder.waits import Waits
 from ddpdoctor.recorder.writer import RankFile
@@ -56,12 +60,14 @@ class Recorder:
         self._waits = Waits(self._phases, self._collectives, self._sites, guard)
         self._training = TrainingHooks(self._phases, self._collectives, self._sites, guard)
         self._loaders = LoaderHooks(self._phases, self._facts, self._sites, guard)
-        self._sentinel = Sentinel(
-            self._phases, self._sites, self._facts, guard, lambda: self._file.records
-        )
+        self._ending = Ending(self._phases, self._facts, guard)
+        self._backup = Backup(path.with_suffix(".stacks.txt"), self._facts)
+        stalls = StallWatch(self._phases, self._sites, self._facts, self._file, self._backup)
+        self._sentinel = Sentinel(self._phases, self._sites, self._facts, guard, stalls)
         info = self._file.rank
         self._clock = ClockSync(self.rank, world_size, info.clock_id, self._facts.clock)
         self._registration = _register(self.rank, world_size, self.folder)
+        self._server = WorkerServer()
         self._pid = os.getpid()
         self._closed = False
 
@@ -83,16 +89,20 @@ class Recorder:
         with ExitStack() as last_first:
             if self._registration is not None:
                 last_first.callback(self._registration.unlink, missing_ok=True)
+            last_first.callback(self._server.close)
             last_first.callback(self._facts.close)
             last_first.callback(self._file.close)
             last_first.callback(self._write_last_facts)
             last_first.callback(self._phases.finish)
+            last_first.callback(self._backup.close)
             last_first.callback(self._sentinel.stop)
             last_first.callback(self._clock.stop)
             last_first.callback(self._collectives.remove)
             last_first.callback(self._waits.remove)
             last_first.callback(self._loaders.remove)
             last_first.callback(self._training.remove)
+            last_first.callback(self._ending.remove)
+            last_first.callback(self._ending.note_if_none)
         self.guard.active = False
 
     def _write_last_facts(self) -> None:

@@ -55,7 +55,7 @@ class RankFile:
         self._ring = Region(self._fd, events.HEADER_SPACE, RING_RECORDS, size)
         self._steps = Region(self._fd, self._ring.end, step_rows, STEP_RECORD.size)
         self._detail = Region(self._fd, self._steps.end, records, size)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may issue a collective meanwhile
         self._serial = 0
         self._detail_used = 0
         self._rows_used = 0
@@ -177,6 +177,14 @@ class RankFile:
     def records(self) -> int:
         """How many were added so far."""
         return self._serial
+
+    def unfinished(self, kind: int) -> list[tuple[int, ...]]:
+        """The records of one kind that have no end yet, oldest first, field by field."""
+        with self._lock:
+            places = [] if self.closed else sorted(self._open.items())
+            raw = [os.pread(self._fd, DETAIL_RECORD.size, place) for _, place in places]
+        whole = [DETAIL_RECORD.unpack(each) for each in raw if len(each) == DETAIL_RECORD.size]
+        return [record for record in whole if record[0] and record[1] == kind]
 
     def finish(self, serial: int, end_ns: int, issued_ns: int = 0) -> None:
         """Fill in the end of an open span; of a collective also when its call came back.

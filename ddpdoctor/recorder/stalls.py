@@ -1,0 +1,132 @@
+"""Whether this rank stands still, and then once where: its threads, step and collectives.
+
+No record was committed, and a collective is pending or the training thread neither moves nor
+computes. That alone is no hang: whether the others go on is for the readers to see.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from ddpdoctor.events import Kind, Op, PendingCall, Phase, Site, Stall, ThreadSites
+from ddpdoctor.recorder.backup import Backup
+from ddpdoctor.recorder.callsite import CallSites, site_of
+from ddpdoctor.recorder.facts import FactsFile
+from ddpdoctor.recorder.phases import Phases
+from ddpdoctor.recorder.writer import RankFile
+
+STALL_S: Final = 5.0  # far above a pause of the machine, far below any timeout of a group
+BUSY_SHARE: Final = 0.1  # of a CPU that the training thread uses: more, and it computes
+MAX_THREADS: Final = 32
+MAX_SITES: Final = 20  # of one thread
+MAX_PENDING: Final = 64
+MAX_STALLS: Final = 1000  # that are written: a rank that stalls each minute for a day
+
+
+@dataclass(frozen=True)
+class _Still:
+    """The training thread at the first look that saw no new record."""
+
+    place: tuple[str, int] | None  # the user's line
+    cpu_s: float
+
+
+class StallWatch:
+    """Looked at by the sentinel, some fifty times a second."""
+
+    def __init__(
+        self, phases: Phases, sites: CallSites, facts: FactsFile, file: RankFile, backup: Backup
+    ) -> None:
+        self._phases = phases
+        self._sites = sites
+        self._facts = facts
+        self._file = file
+        self._backup = backup
+        self._moved_at_s = time.monotonic()
+        self._records = 0
+        self._still: _Still | None = None
+        self._stalled = False
+        self._told = False
+        self._left = MAX_STALLS
+
+    def look(self, phase: Phase, user: FrameType | None) -> None:
+        """`user` is the innermost of the user's frames on the training thread."""
+        self._backup.put_off()
+        now, records = time.monotonic(), self._file.records
+        if records != self._records:
+            self._moved(now, records)
+        elif self._still is None:
+            self._still = _Still(_place(user), self._cpu_s())
+        elif not self._stalled and now - self._moved_at_s > STALL_S:
+            pending = self._pending()
+            if pending or self._stands_still(self._still, now, user):
+                self._tell(now, phase, user, pending)
+            else:
+                self._moved(now, records)
+
+    def rest(self) -> None:
+        """The sentinel's thread ends here."""
+        self._backup.rest()
+
+    def _moved(self, now: float, records: int) -> None:
+        self._moved_at_s, self._records, self._still = now, records, None
+        if self._told:
+            self._facts.stall(None)
+        self._stalled = self._told = False
+
+    def _stands_still(self, before: _Still, now: float, user: FrameType | None) -> bool:
+        busy_s = self._cpu_s() - before.cpu_s
+        return _place(user) == before.place and busy_s < BUSY_SHARE * (now - self._moved_at_s)
+
+    def _cpu_s(self) -> float:
+        """CPU time of the training thread; 0 where the kernel does not tell."""
+        threads = {thread.ident: thread.native_id for thread in threading.enumerate()}
+        path = Path(f"/proc/self/task/{threads.get(self._phases.thread)}/schedstat")
+        try:
+            return int(path.read_text(encoding="ascii").split()[0]) / 1e9
+        except (OSError, ValueError, IndexError):
+            return 0.0
+
+    def _tell(
+        self, now: float, phase: Phase, user: FrameType | None, pending: tuple[PendingCall, ...]
+    ) -> None:
+        self._stalled = True
+        if not self._left:
+            return
+        self._left -= 1
+        self._told = True
+        site = site_of(user) if user is not None else None
+        seconds, step = now - self._moved_at_s, max(0, self._phases.step_of_record)
+        self._facts.stall(Stall(phase, site, seconds, step, self._threads(), pending))
+
+    def _threads(self) -> tuple[ThreadSites, ...]:
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        found = []
+        for ident, frame in list(sys._current_frames().items())[:MAX_THREADS]:
+            sites: list[Site] = []
+            user = self._sites.user_frame(frame)
+            while user is not None and len(sites) < MAX_SITES:
+                sites.append(site_of(user))
+                user = self._sites.user_frame(user.f_back)
+            if sites:
+                found.append(ThreadSites(names.get(ident, "?"), tuple(sites)))
+        return tuple(found)
+
+    def _pending(self) -> tuple[PendingCall, ...]:
+        now = time.monotonic_ns()
+        return tuple(
+            PendingCall(group, seq, Op(op), nbytes, max(0, now - begin) / 1e9)
+            for (
+                _, _, op, _, _, _, _, seq, group, _, _, _, begin, _, _, nbytes,
+            ) in self._file.unfinished(Kind.COLLECTIVE)[:MAX_PENDING]
+        )  # fmt: skip
+
+
+def _place(user: FrameType | None) -> tuple[str, int] | None:
+    return None if user is None else (user.f_code.co_filename, user.f_lineno)
