@@ -15,19 +15,14 @@ def finish_ranks(program: Path, arguments: list[str], cwd: Path, **env: str) -> 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "DDPDOCTOR_REPORT": "0"}
+    of_job = {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(len(arguments)),
+        "DDPDOCTOR_REPORT": "0",
+    } | env  # fmt: skip
+    command = [sys.executable, str(program), *arguments]
     with ExitStack() as stack:
         jobs = [
-            stack.enter_context(
-                started(
-                    [sys.executable, str(program), *arguments],
-                    cwd,
-                    environment(
-                        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(len(arguments)),
-                        **common, **env,
-                    ),
-                )
-            )  # fmt: skip
+            stack.enter_context(started(command, cwd, environment(RANK=str(rank), **of_job)))
             for rank in range(len(arguments))
         ]
         outputs = [job.communicate(timeout=JOB_SECONDS) for job in jobs]

@@ -14,13 +14,18 @@ from ddpdoctor.wording import rank_list
 
 def unfinished(run: Run) -> tuple[str, ...]:
     """A sentence on a job that was killed, hangs or still runs; none where all ranks closed."""
-    still_open = [trace.info.rank for trace in run.ranks if not trace.closed]
-    if not still_open:
-        return ()
-    return (
-        f"the record of {rank_list(still_open)} was not closed: the job was killed, or it "
-        "still runs",
-    )
+    still_open = [trace for trace in run.ranks if not trace.closed]
+    terminated = [t.info.rank for t in still_open if t.last_stacks.at_sigterm is not None]
+    unknown = [trace.info.rank for trace in still_open if trace.info.rank not in terminated]
+    sentences = []
+    if terminated:
+        sentences.append(f"SIGTERM ended {rank_list(terminated)}")
+    if unknown:
+        sentences.append(
+            f"the record of {rank_list(unknown)} was not closed: the job was killed, or it still "
+            "runs"
+        )
+    return tuple(sentences)
 
 
 def stuck_collectives(run: Run, tables: Tables) -> tuple[StuckCollective, ...]:

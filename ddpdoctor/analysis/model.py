@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from enum import StrEnum
 
-from ddpdoctor.events import Phase
+from ddpdoctor.events import End, Phase
 from ddpdoctor.findings import Location
 from ddpdoctor.tables import Tables
 from ddpdoctor.tracefile import Run
@@ -120,6 +121,26 @@ class StuckCollective:
     failed: tuple[int, ...]
 
 
+class Cause(StrEnum):
+    """Why a rank that ended took others with it."""
+
+    ERROR = "error"  # it raised, or ended itself with a status other than 0
+    SILENCE = "silence"  # it noted no end: SIGKILL, `os._exit`, a crash in native code
+    LEFT = "left"  # it came to its end before the others
+
+
+@dataclass(frozen=True)
+class EarlyEnd:
+    """The end of a rank, or of several alike, for which others failed."""
+
+    cause: Cause
+    culprits: tuple[int, ...]
+    victims: tuple[int, ...]
+    step: int
+    last: str  # what the rank recorded last
+    end: End | None = None  # of the first culprit, as it noted it
+
+
 @dataclass(frozen=True)
 class Analysis:
     """All of a run that a check may ask for."""
@@ -131,6 +152,7 @@ class Analysis:
     ranks: tuple[RankStats, ...]
     link: LinkFit | None
     stuck: tuple[StuckCollective, ...]
+    early_end: EarlyEnd | None
     unfinished: tuple[str, ...]  # how the record ends, where nobody closed it
     cost_ms_per_step: float | None  # what the recorder itself took, mean over ranks; see analyze
 

@@ -127,7 +127,9 @@ def hang_checks() -> list[Check[HangSnapshot]]:
 
 def all_checks() -> list[Check[Any]]:
     """The checks of every subject, by code."""
-    return sorted([*_trace_checks, *_hang_checks], key=lambda check: check.code)
+    by_code: dict[str, Check[Any]] = {check.code: check for check in _trace_checks}
+    by_code |= {check.code: check for check in _hang_checks}  # one may look at both
+    return [by_code[code] for code in sorted(by_code)]
 
 
 def find_check(code_or_name: str) -> Check[Any]:

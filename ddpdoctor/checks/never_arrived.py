@@ -34,6 +34,8 @@ def never_arrived(run: Analysis) -> Iterator[Finding]:
     if len(run.run.ranks) < run.world_size:
         raise NotEnoughData("ranks are missing from the record, so who arrived is not known")
     stalls = {trace.info.rank: trace.stall for trace in run.run.ranks if trace.stall is not None}
+    if run.early_end is not None:
+        return  # DD901 names the cause
     for stuck in run.stuck:
         yield _finding(run, stuck, stalls)
 

@@ -1,8 +1,10 @@
-"""DD901 rank-dead: a rank's process is gone while the others still wait for it.
+"""DD901 rank-dead: a rank ended while the others still needed it.
 
 What it measures
-    The launcher's children and their environment, and the registrations of recorded ranks: which
-    rank should run on this host and does not, and with which signal or status it ended.
+    In a job that hangs: the launcher's children and their environment, and the registrations of
+    recorded ranks: which rank should run on this host and does not, and with which signal or status
+    it ended. In a record: how each rank noted its end, which of them was the first that
+    is no consequence of another's, and who noted none.
 
 Why it matters
     The survivors report timeouts or closed connections, and never why: the rank that went first
@@ -11,25 +13,31 @@ Why it matters
 What to do
     Signal 9 is mostly the kernel running out of memory: look at `dmesg` and at `oom_kill` in the
     cgroup's memory.events. Otherwise read that rank's own log. A rank that ended well did fewer
-    steps than the others: see DD902.
+    steps than the others: see DD902. In a record the line that raised is named.
 
 When it is wrong
     A launcher that already took note of the end leaves only the gap in the numbers; then the
     signal is not known. Ranks that end one after another at the end of a job are no fault: while
-    the others make progress, a rank that ended without an error is not reported.
+    the others make progress, a rank that ended without an error is not reported. In a record an
+    error that the script raises since another rank failed, in words of its own, looks like a
+    cause; the first by time is named. A rank without a word may also have called `os._exit`.
 """
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from ddpdoctor.checks import hang_check
-from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
+from ddpdoctor.checks import hang_check, trace_check
+from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
 from ddpdoctor.hang import describe
 from ddpdoctor.hang.situation import Kind, Situation, numbers, situation
 from ddpdoctor.hang.snapshot import DeadRank, HangSnapshot
 from ddpdoctor.wording import rank_list
+
+if TYPE_CHECKING:  # a hang check loads no pandas
+    from ddpdoctor.analysis.model import Analysis, EarlyEnd
 
 
 @hang_check("DD901", "rank-dead")
@@ -84,6 +92,63 @@ def _evidence(dead: DeadRank) -> Evidence:
     who = "rank ?" if dead.rank is None else f"rank {dead.rank}"
     pid = f"pid {dead.pid}, " if dead.pid else ""
     return Evidence(who, pid + _end(dead))
+
+
+@trace_check("DD901", "rank-dead")
+def rank_dead_in_record(run: Analysis) -> Iterator[Finding]:
+    """The same in a record: by how each rank noted its end, or noted none."""
+    early = run.early_end
+    if early is None:
+        return
+    site = early.end.site if early.end else None
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN if early.cause == "error" else Confidence.LIKELY,
+        message=_ended_early(early),
+        fix=_mend(early),
+        culprits=early.culprits,
+        victims=early.victims,
+        evidence=tuple(_noted(run, early)),
+        where=tuple(
+            Location(rank, site.file, site.line, site.function) for rank in early.culprits if site
+        ),
+    )
+
+
+def _ended_early(early: EarlyEnd) -> str:
+    who, end = rank_list(early.culprits), early.end
+    if early.cause == "silence":
+        did = f"went without a word in step {early.step}"
+    elif early.cause == "left":
+        did = f"came to the end of the script after step {early.step}"
+    elif end and end.kind == "exception":
+        at = f" at {end.site.file.rsplit('/', 1)[-1]}:{end.site.line}" if end.site else ""
+        did = f"ended with {end.error}{at} in step {early.step}"
+    else:
+        did = f"ended with sys.exit({end.status if end else '?'}) in step {early.step}"
+    if not early.victims:
+        return f"{who} {did}"
+    then = "while {} still needed it" if early.cause == "left" else "and {} failed for it"
+    return f"{who} {did}, {then.format(rank_list(early.victims))}"
+
+
+def _noted(run: Analysis, early: EarlyEnd) -> Iterator[Evidence]:
+    yield Evidence(f"rank {early.culprits[0]} recorded last", early.last)
+    for trace in run.run.ranks:
+        end = trace.end
+        if end is not None and end.failed:
+            what = f"{end.error}: {end.message}" if end.error else f"sys.exit({end.status})"
+            yield Evidence(f"rank {trace.info.rank}", what)
+        elif trace.last_stacks.at_sigterm is not None:
+            yield Evidence(f"rank {trace.info.rank}", "SIGTERM")
+
+
+def _mend(early: EarlyEnd) -> str:
+    if early.cause == "error":
+        others = " What the others say follows from it." if early.victims else ""
+        return f"Mend this error on {rank_list(early.culprits)}; it came first.{others}"
+    number = signal.SIGKILL if early.cause == "silence" else None
+    return _fix(DeadRank(early.culprits[0], signal=number))
 
 
 def _fix(dead: DeadRank) -> str:
