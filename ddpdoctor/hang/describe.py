@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ddpdoctor.findings import Evidence, Location
 from ddpdoctor.hang.activity import Activity
@@ -81,7 +81,7 @@ def states(ranks: Sequence[Seen]) -> tuple[Evidence, ...]:
 
 def records(ranks: Sequence[Seen]) -> tuple[Evidence, ...]:
     """Where recorded ranks are in the order of each group's collectives."""
-    return tuple(
+    found = [
         Evidence(
             f"rank {seen.number}, its record",
             f"{'in' if last.pending else 'completed'} number {last.seq} ({last.op}) of group "
@@ -89,7 +89,26 @@ def records(ranks: Sequence[Seen]) -> tuple[Evidence, ...]:
         )
         for seen in ranks
         for last in seen.process.collectives
-    )
+    ]
+    return (*found, *(line for seen in ranks for line in _in_band(seen)))
+
+
+_SHOWN_PENDING = 3  # of one rank; those behind the first ones wait for these
+
+
+def _in_band(seen: Seen) -> Iterator[Evidence]:
+    """What the rank's flight recorder says, which answers also while Python cannot run."""
+    pending = seen.process.in_band
+    what = f"rank {seen.number}, its flight recorder"
+    if pending is not None and not pending:
+        yield Evidence(what, "nothing is pending")
+    for entry in (pending or ())[:_SHOWN_PENDING]:
+        sizes = " ".join("x".join(map(str, size)) for size in entry.sizes)
+        yield Evidence(
+            what,
+            f"number {entry.seq} ({entry.op}) of group {entry.group} is pending"
+            f"{f', sizes {sizes}' if sizes else ''}, since {entry.age_s:.0f} s",
+        )
 
 
 def victims(scene: Situation, culprits: Sequence[Seen]) -> tuple[int, ...]:

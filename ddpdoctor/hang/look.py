@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ddpdoctor.hang import activity, pyspy
+from ddpdoctor.hang import activity, inband, pyspy
 from ddpdoctor.hang.jobs import JobMembers, Member, find_jobs
 from ddpdoctor.hang.processes import Counters, Processes
 from ddpdoctor.hang.pyspy import Dump
@@ -23,6 +23,7 @@ from ddpdoctor.hang.snapshot import (
     HangSnapshot,
     LoaderWorker,
     Movement,
+    PendingEntry,
     RankProcess,
     ThreadStack,
 )
@@ -119,12 +120,13 @@ class _Looking:
     def snapshot(self, job: JobMembers) -> HangSnapshot:
         ranks: list[RankProcess] = []
         ended: list[int | None] = []
+        in_band = self._in_band(job)
         for member in job.members:
             rank = self._rank(member)
             if rank.state in ("Z", "X"):
                 ended.append(member.rank)
             else:
-                ranks.append(self._in_full(rank, member))
+                ranks.append(self._in_full(rank, member, in_band))
         watched_s = max((rank.movement.watched_s for rank in ranks), default=0.0)
         host = socket.gethostname()
         return HangSnapshot(job.job, host, tuple(ranks), job.dead, watched_s, tuple(ended))
@@ -145,15 +147,31 @@ class _Looking:
             on_gpu=self._processes.on_gpu(member.pid),
         )
 
-    def _in_full(self, rank: RankProcess, member: Member) -> RankProcess:
+    def _in_full(
+        self,
+        rank: RankProcess,
+        member: Member,
+        in_band: Mapping[int, tuple[PendingEntry, ...] | None],
+    ) -> RankProcess:
         """With what is dear to find out, and told once: its records and its loader's workers."""
         known = member.registration
         if known is not None:
             found = last_collectives(known.run_folder, known.rank)
-            rank = replace(rank, collectives=found)
+            rank = replace(rank, collectives=found, in_band=in_band.get(member.pid))
         if activity.place_of(rank).activity is activity.Activity.LOADER:
             rank = replace(rank, workers=self._workers(rank.pid))
         return rank
+
+    def _in_band(self, job: JobMembers) -> dict[int, tuple[PendingEntry, ...] | None]:
+        """What registered ranks themselves say; one that is stopped could only be waited for."""
+        sockets = {}
+        for member in job.members:
+            stat, uid = self._processes.stat(member.pid), self._processes.uid(member.pid)
+            answers = stat is not None and stat.state not in ("T", "t", "Z", "X")
+            path = member.registration.socket if member.registration else None
+            if answers and path is not None and inband.is_socket_of(path, uid):
+                sockets[member.pid] = str(path)
+        return inband.ask_all(sockets)
 
     def _workers(self, pid: int) -> tuple[LoaderWorker, ...]:
         children = [stat for stat in self._processes.all().values() if stat.parent == pid]

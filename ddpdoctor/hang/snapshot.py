@@ -105,6 +105,21 @@ class LastCollective:
 
 
 @dataclass(frozen=True)
+class PendingEntry:
+    """A collective that is not done, as torch's flight recorder in the rank itself tells it.
+
+    `seq` counts from 0, as our records do. On gloo every state is `scheduled`.
+    """
+
+    group: str
+    seq: int
+    op: str
+    sizes: tuple[tuple[int, ...], ...]  # of its first tensors
+    state: str
+    age_s: float
+
+
+@dataclass(frozen=True)
 class LoaderWorker:
     """A child process that makes batches for a rank."""
 
@@ -135,6 +150,7 @@ class RankProcess:
     workers: tuple[LoaderWorker, ...] = ()
     on_gpu: bool = False
     collectives: tuple[LastCollective, ...] = ()
+    in_band: tuple[PendingEntry, ...] | None = None  # None: the rank could not be asked
 
     @property
     def main_thread(self) -> ThreadStack | None:

@@ -212,6 +212,21 @@ def test_native_code_that_keeps_the_gil(start: Start) -> None:
     assert (code, finding["culprits"], finding["victims"]) == ("DD909", [1], [0])
 
 
+def test_a_recorded_rank_tells_what_is_pending_although_its_gil_is_kept(start: Start) -> None:
+    """By torch's own server in C++, and by the record: both count the collectives alike."""
+    job = start("hang_gil_held", 2, recorded=True)
+
+    code, finding = only_finding(report_on(job, 1))
+
+    assert (code, finding["culprits"], finding["victims"]) == ("DD909", [1], [0])
+    said = {(each["what"], each["value"]) for each in finding["evidence"]}
+    assert ("rank 1, its flight recorder", "nothing is pending") in said
+    (record,) = [value for what, value in said if what == "rank 0, its record"]
+    (pending,) = [value for what, value in said if what == "rank 0, its flight recorder"]
+    number = record.split("number ")[1].split()[0]
+    assert pending.startswith(f"number {number} (all_reduce) of group 0 is pending, sizes 8, since")
+
+
 def test_a_thread_that_keeps_a_rank_from_ending(start: Start) -> None:
     job = start("hang_at_exit", 2)
 
