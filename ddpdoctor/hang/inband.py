@@ -13,7 +13,7 @@ import stat
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -52,7 +52,7 @@ class _Entry:
 
 @dataclass(frozen=True)
 class _Dump:
-    entries: list[_Entry]
+    entries: list[_Entry] = field(default_factory=list)
 
 
 def ask_all(sockets: dict[int, str]) -> dict[int, tuple[PendingEntry, ...] | None]:
@@ -70,6 +70,8 @@ def pending_of(path: str) -> tuple[PendingEntry, ...] | None:
         body = _body_of(_answer(path))
         dump = msgspec.json.decode(body, type=_Dump)
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
+        return None
+    if not dump.entries:  # nothing was issued yet, or the flight recorder is switched off
         return None
     return tuple(_pending(dump))
 

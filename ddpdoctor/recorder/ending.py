@@ -68,8 +68,8 @@ class Ending:
 
     def note_if_none(self) -> None:
         """The process ends: by what is under way, or what the interpreter kept, or in peace."""
-        if self._noted:
-            return
+        if self._noted or not self._guard.active:
+            return  # without recording, the step would be an old one
         under_way = sys.exception()  # multiprocessing ends its children while one is
         uncaught = getattr(sys, "last_value", None)
         if isinstance(under_way, SystemExit):
@@ -118,8 +118,8 @@ class Ending:
         self._originals[1](args)
 
     def _note_thread(self, args: threading.ExceptHookArgs) -> None:
-        if args.exc_value is None:
-            return
+        if args.exc_value is None or isinstance(args.exc_value, SystemExit):
+            return  # the latter ends a thread in peace
         end = self._of_exception(args.exc_value)
         where = f" at {end.site.file.rsplit('/', 1)[-1]}:{end.site.line}" if end.site else ""
         name = args.thread.name if args.thread else "?"

@@ -68,6 +68,7 @@ class RankFile:
         self._generation = 0
         self.stride = 1  # steps divisible by it are in the detail
         self.closed = False
+        self._stopped: str | None = None
         try:
             self._write_header(self._fd, self._regions(), closed=False)
         except OSError:
@@ -88,11 +89,10 @@ class RankFile:
         regions: dict[str, dict[str, int]],
         *,
         closed: bool,
-        stopped: str | None = None,
     ) -> None:
         header = {
             "run": asdict(self._run), "rank": asdict(self.rank), "closed": closed,
-            "stopped": stopped, **regions,
+            "stopped": self._stopped, **regions,
         }  # fmt: skip
         raw = json.dumps(header, ensure_ascii=False).encode(errors="replace")
         if len(raw) > events.HEADER_SPACE - events.PREAMBLE.size - _GENERATION.size:
@@ -251,7 +251,8 @@ class RankFile:
 
     def stop(self, reason: str) -> None:
         """Note in the header that recording ended early; its place is taken since the start."""
-        self._write_header(self._fd, self._regions(), closed=False, stopped=reason)
+        self._stopped = reason
+        self._write_header(self._fd, self._regions(), closed=False)
 
     def close(self) -> None:
         """Write a compact copy, marked closed, in place of the file. Without room, leave it."""

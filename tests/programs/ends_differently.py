@@ -1,12 +1,13 @@
-"""Four ranks train without needing each other, and each ends in its own way after some steps.
+"""Ranks train by themselves, and each ends in its own way after the same number of steps.
 
-The way of each rank is an argument: how it ends, or `SIGTERM` and the like for a signal that it
-sends itself. `handled-SIGTERM` sets a handler of its own first.
+The arguments are the ways, one a rank. `SIGTERM` and the like are sent by the rank to itself,
+`handled-SIGTERM` sets a handler of its own first, and `goes-on` waits for the others in vain.
 """
 
 import os
 import signal
 import sys
+import threading
 
 import torch
 import torch.distributed as dist
@@ -19,14 +20,30 @@ STEPS = 7
 
 def end(way: str) -> None:
     if way == "exception":
-        raise ValueError("no such label: 11, asked with token=abc123secret")
+        raise ValueError("no label 11 at https://me:abc123@host, asked with api_token=abc123")
     if way == "exit":
         sys.exit(3)
     if way == "os._exit":
         os._exit(4)
+    if way == "goes-on":
+        dist.all_reduce(torch.ones(1))
     if way.startswith("SIG"):
         signal.raise_signal(signal.Signals[way])
         signal.pause()
+
+
+def fail_in_a_thread() -> None:
+    thread = threading.Thread(target=lambda: 1 / 0, name="uploader")
+    thread.start()
+    thread.join()
+
+
+def train(model: nn.Module) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
 
 
 def main() -> None:
@@ -38,13 +55,11 @@ def main() -> None:
         way = "SIGTERM"
     alone = [dist.new_group([rank]) for rank in range(len(ways))][dist.get_rank()]
     model = ddpdoctor.wrap(nn.Linear(8, 8), process_group=alone)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        model(torch.ones(2, 8)).sum().backward()
-        optimizer.step()
-    model(torch.ones(2, 8)).sum().backward()
+    train(model)
+    if way == "returned":
+        fail_in_a_thread()
     dist.barrier()
+    model(torch.ones(2, 8))
     end(way)
 
 

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from ddpdoctor.events import GroupInfo, Kind, RunInfo
+from ddpdoctor.recorder.facts import FactsFile
 from ddpdoctor.recorder.guard import Guard
+from ddpdoctor.recorder.writer import RankFile
+from ddpdoctor.tracefile import read_rank
+from tests.builders import rank_info
+
+SIGNALS = 200
 
 
 def test_results_pass_through_and_time_is_counted() -> None:
@@ -26,3 +39,60 @@ def test_the_first_error_is_told_once_and_ends_recording() -> None:
 
     assert len(errors) == len(calls) == 1
     assert not guard.active
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_what_ends_the_program_passes_through_and_recording_stays_on(
+    kind: type[BaseException],
+) -> None:
+    """Ctrl-C, or a signal's handler that calls sys.exit, may come within one of our hooks."""
+    errors: list[Exception] = []
+    guard = Guard(errors.append)
+
+    def interrupted() -> None:
+        raise kind
+
+    with pytest.raises(kind):
+        guard.run(interrupted)
+
+    assert errors == []
+    assert guard.active
+
+
+def test_a_signals_handler_may_record_while_a_hook_records(tmp_path: Path) -> None:
+    """As one that saves a checkpoint and meets the others in a barrier; neither waits for ever."""
+    errors: list[Exception] = []
+    guard = Guard(errors.append)
+    file = RankFile(tmp_path / "rank00000.ddt", RunInfo("r", 0, 1, "gloo"), rank_info(0, 1))
+    facts = FactsFile(tmp_path / "rank00000.facts.jsonl")
+    handled = 0
+
+    def record(step: int) -> None:
+        now = time.monotonic_ns()
+        serial = file.add(Kind.COLLECTIVE, 9, 0, 0, step, 0, step, 0, -1, 0, -1, now, 0, 0, 1)
+        file.finish(serial, time.monotonic_ns())
+        facts.group(GroupInfo("0", (0,)))
+
+    def handler(number: int, frame: object) -> None:
+        nonlocal handled
+        handled += 1
+        guard.run(record, 1_000_000 + handled)
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.002, 0.001)
+    calls, until = 0, time.monotonic() + 30
+    try:
+        while handled < SIGNALS and time.monotonic() < until:
+            guard.run(record, calls)
+            calls += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    file.close()
+    facts.close()
+
+    assert handled >= SIGNALS
+    assert errors == []
+    _, trace = read_rank(tmp_path / "rank00000.ddt")
+    lost = calls + handled - len(trace.detail)
+    assert lost <= handled  # one that is interrupted in mid-write may go, and no other

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
+from ddpdoctor.hang.inband import pending_of
 from ddpdoctor.recorder import _torch_private as private
 
 
@@ -212,6 +213,20 @@ def test_loader_classes_cover_both_kinds_of_iterator() -> None:
 def test_ddp_has_the_methods_that_are_patched() -> None:
     assert callable(getattr(DistributedDataParallel, private.PRE_FORWARD))
     assert callable(getattr(DistributedDataParallel, private.POST_FORWARD))
+
+
+def test_torchs_own_server_answers_and_says_nothing_on_standard_error(
+    group, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of the flight recorder: as many collectives as the group has seen, none of them pending."""
+    path = tmp_path / "rank.sock"
+    dist.all_reduce(torch.ones(3))
+
+    private.start_worker_server(str(path))
+    answer = pending_of(str(path))
+
+    assert answer == ()
+    assert capfd.readouterr().err == ""
 
 
 def test_private_names_live_in_one_module_alone() -> None:
