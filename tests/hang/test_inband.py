@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ddpdoctor.hang import inband
+from ddpdoctor.hang import flight_recorder, inband
 from ddpdoctor.hang.inband import ask_all, is_socket_of, pending_of
 
 Serve = Callable[[Callable[[socket.socket], None]], str]
@@ -106,8 +106,8 @@ def test_many_pending_ones_are_bounded(serve: Serve) -> None:
     pending = pending_of(serve(answering({"entries": many})))
 
     assert pending is not None
-    assert len(pending) == inband.MAX_PENDING
-    assert len(pending[0].sizes) == len(pending[0].sizes[0]) == inband.MAX_SIZES
+    assert len(pending) == flight_recorder.MAX_PENDING
+    assert len(pending[0].sizes) == len(pending[0].sizes[0]) == flight_recorder.MAX_SIZES
 
 
 def drip(connection: socket.socket) -> None:
