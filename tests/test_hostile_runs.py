@@ -164,8 +164,12 @@ def test_a_world_of_a_million_ranks_is_said_in_a_line(tmp_path: Path) -> None:
         '"indices": [18446744073709551616], "contents": [null]}}',
         '{"fact": "drawn", "data": {"loader": 0, "epoch": 0, "drawn": 20, "threshold": 1.0, '
         '"indices": [1], "contents": [null], "levels": [0.5, 0.5]}}',
+        '{"fact": "end", "data": {"kind": "exception", "at_ns": -1, "step": 1, "phase": 0}}',
+        '{"fact": "end", "data": {"kind": "evaporated", "at_ns": 1, "step": 1, "phase": 0}}',
+        '{"fact": "stall", "data": {"phase": 0, "site": null, "seconds": 1e400}}',
+        '{"fact": "stall", "data": {"phase": 0, "site": null, "seconds": 5, "pending": [{}]}}',
     ],
-    ids=range(10),
+    ids=range(14),
 )
 def test_absurd_facts_are_a_note(line: str, tmp_path: Path) -> None:
     folder = store(small_run(), tmp_path / "run")

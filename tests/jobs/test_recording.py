@@ -123,6 +123,11 @@ def test_a_failing_script_fails_as_without_us(tmp_path: Path) -> None:
     assert "ZeroDivisionError" in watched.err
     _, report = report_of(tmp_path, "--fail-on", "never")
     assert report["time"]["steps"]["counted"] > 0
+    assert report["primary"] == "DD901"
+    (finding,) = findings(report, "DD901")
+    assert (finding["culprits"], finding["victims"]) == ([1], [0])
+    place = f"raises_on_rank_1.py:{line_of('1 / 0', program)}"
+    assert f"rank 1 ended with ZeroDivisionError at {place} in step 21" in finding["message"]
 
 
 def test_spawned_ranks_are_recorded(tmp_path: Path) -> None:
