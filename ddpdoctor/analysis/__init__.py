@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ddpdoctor.analysis.arrivals import late_arrivals
-from ddpdoctor.analysis.early_end import early_end
+from ddpdoctor.analysis.early_end import early_end, waited_in_vain
 from ddpdoctor.analysis.ending import stuck_collectives, unfinished
 from ddpdoctor.analysis.link import fit_link
 from ddpdoctor.analysis.model import Analysis, LateArrivals, PhaseTimes, RankStats, StepRange
@@ -43,6 +43,7 @@ def analyze(run: Run) -> Analysis:
         link,
         stuck_collectives(run, tables),
         early_end(run, tables.clock),
+        waited_in_vain(run),
         unfinished(run),
         _recorder_cost(run.ranks),
     )

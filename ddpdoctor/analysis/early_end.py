@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ddpdoctor.analysis.model import Cause, EarlyEnd
+from ddpdoctor.analysis.model import Cause, EarlyEnd, WaitedInVain
 from ddpdoctor.clocks import CommonClock
-from ddpdoctor.events import End, EndKind, Kind, Op, Phase
+from ddpdoctor.events import End, EndKind, Flag, Kind, Op, Phase
+from ddpdoctor.findings import Location
 from ddpdoctor.tracefile import RankTrace, Run
 
 # How torch words that another rank went, or was waited for in vain: gloo, NCCL and the store.
@@ -48,9 +49,28 @@ def early_end(run: Run, clock: CommonClock) -> EarlyEnd | None:
     return _early_end(Cause.LEFT, left, run) if left else None
 
 
-def is_waiting_in_vain(trace: RankTrace) -> bool:
-    """Whether a rank ended since a collective of its took longer than the group allows."""
-    return trace.end is not None and _is_torchs(trace.end, _GAVE_UP)
+def waited_in_vain(run: Run) -> WaitedInVain | None:
+    """Ranks ended by the timeout of their group, and those that SIGTERM found in no collective."""
+    waiting = [trace for trace in run.ranks if trace.end and _is_torchs(trace.end, _GAVE_UP)]
+    missing = [
+        trace
+        for trace in run.ranks
+        if trace.end is None and trace.last_stacks.at_sigterm and not _is_in_collective(trace)
+    ]
+    if not waiting or not missing:
+        return None
+    places = [(trace.info.rank, (trace.last_stacks.at_sigterm or ())[0]) for trace in missing]
+    return WaitedInVain(
+        tuple(trace.info.rank for trace in waiting),
+        waiting[0].end.message if waiting[0].end else "",
+        tuple(trace.info.rank for trace in missing),
+        tuple(Location(rank, site.file, site.line, site.function) for rank, site in places),
+    )
+
+
+def _is_in_collective(trace: RankTrace) -> bool:
+    calls = trace.detail[trace.detail["kind"] == Kind.COLLECTIVE]
+    return bool(((calls["end_ns"] == 0) & ((calls["flags"] & Flag.POINT_TO_POINT) == 0)).any())
 
 
 def _at_ns(trace: RankTrace, clock: CommonClock) -> int:

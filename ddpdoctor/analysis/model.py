@@ -142,6 +142,16 @@ class EarlyEnd:
 
 
 @dataclass(frozen=True)
+class WaitedInVain:
+    """Ranks that gave up waiting in a collective, and those that SIGTERM then found elsewhere."""
+
+    waiting: tuple[int, ...]
+    said: str  # by the first of them, in torch's words
+    missing: tuple[int, ...]
+    where: tuple[Location, ...]
+
+
+@dataclass(frozen=True)
 class Analysis:
     """All of a run that a check may ask for."""
 
@@ -153,6 +163,7 @@ class Analysis:
     link: LinkFit | None
     stuck: tuple[StuckCollective, ...]
     early_end: EarlyEnd | None
+    in_vain: WaitedInVain | None
     unfinished: tuple[str, ...]  # how the record ends, where nobody closed it
     cost_ms_per_step: float | None  # what the recorder itself took, mean over ranks; see analyze
 

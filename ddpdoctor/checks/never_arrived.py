@@ -2,8 +2,9 @@
 
 What it measures
     In a record that nobody closed: the first collective of a group in which ranks still stand, and
-    which ranks of the group never issued it or failed in it. A rank that recorded nothing for five
-    seconds has noted where it stood.
+    which ranks of the group never issued it or failed in it. A rank that stood still for five
+    seconds has noted where. Where the collective's timeout ended the waiting ranks: where SIGTERM
+    then found the others. Where Python's lock was kept: the stacks that were written in C.
 
 Why it matters
     A collective waits for all of its ranks, so the ranks that stand in it do so for ever. Their
@@ -22,9 +23,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.analysis.model import Analysis, StuckCollective
+from ddpdoctor.analysis.model import Analysis, StuckCollective, WaitedInVain
 from ddpdoctor.checks import NotEnoughData, trace_check
-from ddpdoctor.events import Stall
+from ddpdoctor.events import Site, Stall
 from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
 from ddpdoctor.wording import rank_list
 
@@ -36,6 +37,9 @@ def never_arrived(run: Analysis) -> Iterator[Finding]:
     stalls = {trace.info.rank: trace.stall for trace in run.run.ranks if trace.stall is not None}
     if run.early_end is not None:
         return  # DD901 names the cause
+    if run.in_vain is not None:
+        yield _gave_up(run.in_vain)
+        return
     for stuck in run.stuck:
         yield _finding(run, stuck, stalls)
 
@@ -45,9 +49,9 @@ def _finding(run: Analysis, stuck: StuckCollective, stalls: dict[int, Stall]) ->
     did = "failed in it" if stuck.failed else "never came to it"
     hangs = any(rank in stalls for rank in stuck.waiting)
     where = tuple(
-        Location(rank, stall.site.file, stall.site.line, stall.site.function)
-        for rank, stall in stalls.items()
-        if rank in culprits and stall.site is not None
+        Location(rank, site.file, site.line, site.function)
+        for rank, site in _last_seen(run, stalls).items()
+        if rank in culprits
     )
     stand = "stands" if len(stuck.waiting) == 1 else "stand"
     return Finding(
@@ -66,6 +70,33 @@ def _finding(run: Analysis, stuck: StuckCollective, stalls: dict[int, Stall]) ->
             for rank, stall in sorted(stalls.items())
         ),
         where=where,
+    )
+
+
+def _last_seen(run: Analysis, stalls: dict[int, Stall]) -> dict[int, Site]:
+    """Where ranks stood: as they noted it, else as it was written while Python could not run."""
+    seen = {rank: stall.site for rank, stall in stalls.items() if stall.site is not None}
+    for trace in run.run.ranks:
+        if trace.last_stacks.stuck:
+            seen.setdefault(trace.info.rank, trace.last_stacks.stuck[-1][0])
+    return dict(sorted(seen.items()))
+
+
+def _gave_up(in_vain: WaitedInVain) -> Finding:
+    place = in_vain.where[0]
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        message=(
+            f"{rank_list(in_vain.waiting)} waited in a collective until its timeout, and "
+            f"{rank_list(in_vain.missing)} never came to it: SIGTERM found rank {place.rank} at "
+            f"{place.file.rsplit('/', 1)[-1]}:{place.line} in {place.function}"
+        ),
+        fix=_fix(in_vain.missing, hangs=True),
+        culprits=in_vain.missing,
+        victims=in_vain.waiting,
+        evidence=(Evidence(f"rank {in_vain.waiting[0]}", in_vain.said),),
+        where=in_vain.where,
     )
 
 

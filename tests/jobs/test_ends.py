@@ -12,7 +12,7 @@ from ddpdoctor import analyze, load_run
 from ddpdoctor.checks import CheckResult, run_checks
 from ddpdoctor.events import EndKind, Kind, Op, Phase
 from ddpdoctor.tracefile import RankTrace, Run
-from tests.launching import PROGRAMS, Finished, ddpdoctor, finish
+from tests.launching import PROGRAMS, Finished, ddpdoctor, finish, torchrun
 from tests.ranks import finish_ranks
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(300)]
@@ -147,3 +147,23 @@ def test_a_spawned_rank_that_raises_in_backward_is_named(tmp_path: Path) -> None
     end = recorded(tmp_path).ranks[1].end
     assert end is not None
     assert (end.phase, end.step) == (Phase.BACKWARD, 11)
+
+
+def test_who_is_waited_for_until_the_timeout_is_named_with_its_line(tmp_path: Path) -> None:
+    """torchrun ends it by SIGTERM then, and with it everything that only a look could tell."""
+    program = PROGRAMS / "waits_in_vain.py"
+    assert finish(torchrun(program, ranks=3), tmp_path).status == 1
+
+    run = recorded(tmp_path)
+    (finding,) = result(run, "DD913").findings
+
+    assert finding.culprits == (1,)
+    assert set(finding.victims) <= {0, 2}
+    assert finding.where[0].line == line_of("time.sleep(60)", program)
+    assert finding.where[0].function == "evaluate"
+    assert result(run, "DD901").findings == ()
+    stall = run.ranks[1].stall
+    assert stall is not None
+    assert (stall.step, stall.pending) == (13, ())
+    assert stall.site is not None
+    assert stall.site.function == "evaluate"
