@@ -84,9 +84,9 @@ class Backup:
 
     def rest(self) -> None:
         """The sentinel ends, so that the timer must not take it for silenced."""
-        if self._timer is not None:
-            self._timer.end()
-            self._timer = None
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.end()
 
     def close(self) -> None:
         self.rest()

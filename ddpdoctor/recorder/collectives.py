@@ -284,9 +284,9 @@ class Collectives:
             self._guard.run(self._completed, issued, now)
             self._pending.discard(issued.serial)  # also when recording has gone off
 
-        self._pending.add(issued.serial)
         completion = None
         try:
+            self._pending.add(issued.serial)
             completion = private.when_complete(result, completed)
         finally:
             if completion is not private.Completion.CALLBACK:
