@@ -69,8 +69,10 @@ def waited_in_vain(run: Run) -> WaitedInVain | None:
 
 
 def _is_in_collective(trace: RankTrace) -> bool:
+    """By its newest one; where completions are not measured, it may be in it."""
     calls = trace.detail[trace.detail["kind"] == Kind.COLLECTIVE]
-    return bool(((calls["end_ns"] == 0) & ((calls["flags"] & Flag.POINT_TO_POINT) == 0)).any())
+    numbered = calls[(calls["flags"] & Flag.POINT_TO_POINT) == 0]
+    return bool((numbered["end_ns"][-1:] == 0).any())
 
 
 def _at_ns(trace: RankTrace, clock: CommonClock) -> int:
@@ -116,7 +118,6 @@ def _last_record(trace: RankTrace) -> str:
     if not len(detail):
         return "nothing"
     newest = detail[-1]
-    is_span = newest["kind"] == Kind.SPAN
-    code = int(newest["code"])
-    name = Phase(code).label if is_span else Op(code).label
+    code, is_call = int(newest["code"]), newest["kind"] == Kind.COLLECTIVE
+    name = Op(code).label if is_call else Phase(code).label
     return f"{name} ({'ended' if newest['end_ns'] else 'begun'})"
