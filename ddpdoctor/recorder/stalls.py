@@ -22,6 +22,7 @@ from ddpdoctor.recorder.phases import Phases
 from ddpdoctor.recorder.writer import RankFile
 
 STALL_S: Final = 5.0  # far above a pause of the machine, far below any timeout of a group
+LOOK_CLOSER: Final = 0.2  # of that time, in which an ordinary step records something
 BUSY_SHARE: Final = 0.1  # of a CPU that the training thread uses: more, and it computes
 MAX_THREADS: Final = 32
 MAX_SITES: Final = 20  # of one thread
@@ -31,8 +32,9 @@ MAX_STALLS: Final = 1000  # that are written: a rank that stalls each minute for
 
 @dataclass(frozen=True)
 class _Still:
-    """The training thread at the first look that saw no new record."""
+    """The training thread when nothing had been recorded for a while."""
 
+    at_s: float
     place: tuple[str, int] | None  # the user's line
     cpu_s: float
 
@@ -62,7 +64,8 @@ class StallWatch:
         if records != self._records:
             self._moved(now, records)
         elif self._still is None:
-            self._still = _Still(_place(user), self._cpu_s())
+            if now - self._moved_at_s > LOOK_CLOSER * STALL_S:
+                self._still = _Still(now, _place(user), self._cpu_s())
         elif not self._stalled and now - self._moved_at_s > STALL_S:
             pending = self._pending()
             if pending or self._stands_still(self._still, now, user):
@@ -82,7 +85,7 @@ class StallWatch:
 
     def _stands_still(self, before: _Still, now: float, user: FrameType | None) -> bool:
         busy_s = self._cpu_s() - before.cpu_s
-        return _place(user) == before.place and busy_s < BUSY_SHARE * (now - self._moved_at_s)
+        return _place(user) == before.place and busy_s < BUSY_SHARE * (now - before.at_s)
 
     def _cpu_s(self) -> float:
         """CPU time of the training thread; 0 where the kernel does not tell."""
