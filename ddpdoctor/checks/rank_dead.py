@@ -29,7 +29,7 @@ import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ddpdoctor.checks import hang_check, trace_check
+from ddpdoctor.checks import NotEnoughData, hang_check, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
 from ddpdoctor.hang import describe
 from ddpdoctor.hang.situation import Kind, Situation, numbers, situation
@@ -97,6 +97,8 @@ def _evidence(dead: DeadRank) -> Evidence:
 @trace_check("DD901", "rank-dead")
 def rank_dead_in_record(run: Analysis) -> Iterator[Finding]:
     """The same in a record: by how each rank noted its end, or noted none."""
+    if not any(t.end or t.last_stacks.at_sigterm is not None for t in run.run.ranks):
+        raise NotEnoughData("no rank noted how it ended")
     early = run.early_end
     if early is None:
         return

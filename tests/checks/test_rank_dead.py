@@ -197,15 +197,19 @@ def test_who_leaves_before_the_others_is_the_likely_cause() -> None:
         (ended(EndKind.RETURNED, 8), ended(EndKind.RETURNED, 12)),
         (ended(EndKind.EXIT, 8), ended(EndKind.RETURNED, 12)),
         (TERMINATED, TERMINATED),
-        (SILENT, SILENT),  # killed all at once, or still running
         (SILENT, ended(EndKind.RETURNED)),
         (raised("KeyboardInterrupt", ""), raised("KeyboardInterrupt", "")),
         (raised("RuntimeError", TIMED_OUT), TERMINATED),  # DD913's matter
     ],
-    ids=range(7),
+    ids=range(6),
 )
 def test_ends_that_tell_of_no_fault(ends: tuple[End | str | None, ...]) -> None:
     assert result_of("DD901", run_with(*ends)).outcome is Outcome.CLEAN
+
+
+def test_without_any_word_nothing_is_known() -> None:
+    """Killed all at once, still running, or recorded by an older version."""
+    assert result_of("DD901", run_with(SILENT, SILENT)).outcome is Outcome.SKIPPED
 
 
 def test_a_handler_of_the_scripts_that_ends_it_at_sigterm_is_no_failure() -> None:
