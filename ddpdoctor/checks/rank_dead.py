@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ddpdoctor.checks import NotEnoughData, hang_check, trace_check
@@ -38,6 +39,8 @@ from ddpdoctor.wording import rank_list
 
 if TYPE_CHECKING:  # a hang check loads no pandas
     from ddpdoctor.analysis.model import Analysis, EarlyEnd
+
+MOST_NOTED = 10  # lines on how ranks ended; a thousand ranks say the same
 
 
 @hang_check("DD901", "rank-dead")
@@ -110,7 +113,7 @@ def rank_dead_in_record(run: Analysis) -> Iterator[Finding]:
         fix=_mend(early),
         culprits=early.culprits,
         victims=early.victims,
-        evidence=tuple(_noted(run, early)),
+        evidence=tuple(islice(_noted(run, early), MOST_NOTED)),
         where=tuple(
             Location(rank, site.file, site.line, site.function) for rank in early.culprits if site
         ),
@@ -136,7 +139,7 @@ def _ended_early(early: EarlyEnd) -> str:
 
 def _noted(run: Analysis, early: EarlyEnd) -> Iterator[Evidence]:
     yield Evidence(f"rank {early.culprits[0]} recorded last", early.last)
-    for trace in run.run.ranks:
+    for trace in sorted(run.run.ranks, key=lambda t: t.info.rank not in early.culprits):
         end = trace.end
         if end is not None and end.failed:
             what = f"{end.error}: {end.message}" if end.error else f"sys.exit({end.status})"
