@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import math
 import os
 import signal
 import threading
@@ -56,18 +57,19 @@ class Backup:
         if self._terminable:
             faulthandler.register(signal.SIGTERM, self._fd, all_threads=False, chain=True)
         self._timer: _Timer | None = None
-        self._put_off_at = time.monotonic()
+        self._put_off_at = -math.inf
         os.register_at_fork(after_in_child=self._leave_sigterm)
 
     def put_off(self) -> None:
         """Called by the sentinel's thread: Python runs, so that the timer may start anew."""
         now = time.monotonic()
-        if self._timer is None:
-            self._timer = _Timer.for_this_thread(self._fd)
-        elif now - self._put_off_at < PUT_OFF_EVERY_S:
+        since_s, is_first = now - self._put_off_at, self._put_off_at < 0
+        if since_s < PUT_OFF_EVERY_S:
             return
-        elif now - self._put_off_at > SILENCE_S:
-            self._went_on(now - self._put_off_at)
+        if is_first:
+            self._timer = _Timer.for_this_thread(self._fd)
+        elif since_s > SILENCE_S:
+            self._went_on(since_s)
         self._put_off_at = now
         if self._timer is not None:
             self._timer.start(SILENCE_S)
@@ -91,8 +93,8 @@ class Backup:
     def close(self) -> None:
         self.rest()
         self._leave_sigterm()
-        if self._path.stat().st_size == 0:
-            self._path.unlink()
+        if os.fstat(self._fd).st_size == 0:
+            self._path.unlink(missing_ok=True)
 
     def _leave_sigterm(self) -> None:
         """Put back what handled SIGTERM, unless the script has set something else since."""
