@@ -159,7 +159,9 @@ def test_the_terms_add_up_to_the_step_in_both_records_of_it(use: str, jobs: Jobs
                 assert recorded[phase] == pytest.approx(in_table, abs=allowed), phase
 
 
-@pytest.mark.parametrize("use", ["a_work_that_is_waited_for_later", "functional_collectives"])
+@pytest.mark.parametrize(
+    "use", ["a_work_that_is_waited_for_later", "functional_collectives", "send_and_receive"]
+)
 def test_standing_in_wait_for_a_late_rank_is_wait(use: str, jobs: Jobs) -> None:
     """Rank 1 sleeps before the collective; rank 0 has issued its own and waits for the Work."""
     late_ms = LATE_S * 1e3
