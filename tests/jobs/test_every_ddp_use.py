@@ -214,3 +214,15 @@ def test_buckets_and_times_are_those_of_torchs_own_logging(jobs: Jobs) -> None:
             ("communication", SLOW_BACKWARD_S),
         ):  # fmt: skip
             assert abs(np.median(off_ms[name])) <= max(0.1 * slow_s * 1e3, 2.0), (name, off_ms)
+
+
+def test_a_model_may_go_after_its_process_group(tmp_path: Path) -> None:
+    """The group joins its threads with the interpreter's lock held; none may still want that."""
+    done = finish(torchrun(PROGRAMS / "model_outlives_its_group.py"), tmp_path)
+
+    assert done.status == 0, done.err
+    assert done.out.count("trained 40 times") == len(RANKS)
+    (run,) = (tmp_path / "ddpdoctor_runs").iterdir()
+    for trace in load_run(run).ranks:
+        steps = trace.steps
+        assert steps["sync"][-1] == 40 * 3
