@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpdoctor.clocks import CommonClock
-from ddpdoctor.events import Flag, GroupInfo, Kind, Phase
+from ddpdoctor.events import Flag, GroupInfo, Kind, Op, Phase
 from ddpdoctor.tracefile import RankTrace
 
 Ints = npt.NDArray[np.int64]
@@ -80,6 +80,7 @@ def match(ranks: Sequence[RankTrace], clock: CommonClock) -> Collectives:
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     sizes = np.array([len(group.ranks) for group in numbering], np.int64)
     columns |= _arrivals(columns, sizes)
+    _pair_up(columns, np.concatenate([_peers(trace) for trace in ranks]))
     columns |= _durations(columns)
     return Collectives(**columns)
 
@@ -156,6 +157,50 @@ def _arrivals(columns: dict[str, Ints], group_sizes: Ints) -> dict[str, Ints]:
     ):
         result[name][order] = np.repeat(value, present)
     return result  # type: ignore[return-value]
+
+
+def _pair_up(columns: dict[str, Ints], peers: Ints) -> None:
+    """Arrivals of sends and receives: the n-th send to a peer meets its n-th receive.
+
+    Where the two sides do not have equally many, as after thinning out, they are left apart.
+    """
+    is_message = np.isin(columns["op"], (Op.SEND, Op.RECV)) & (peers != UNKNOWN)
+    rows = np.flatnonzero(is_message & ((columns["flags"] & Flag.FAILED) == 0))
+    if not len(rows):
+        return
+    is_send = columns["op"][rows] == Op.SEND
+    source = np.where(is_send, columns["rank"][rows], peers[rows])
+    target = np.where(is_send, peers[rows], columns["rank"][rows])
+    keys = (columns["arrival_ns"][rows], is_send, target, source, columns["group"][rows])
+    order = np.lexsort(keys)
+    channel = np.stack([target, source, columns["group"][rows]])[:, order]
+    begins = np.flatnonzero((np.diff(channel, axis=1, prepend=-2) != 0).any(axis=0))
+    for messages in np.split(order, begins[1:]):
+        receives, sends = rows[messages[~is_send[messages]]], rows[messages[is_send[messages]]]
+        if len(receives) == len(sends):
+            _meet(columns, receives, sends)
+
+
+def _meet(columns: dict[str, Ints], one: Ints, other: Ints) -> None:
+    arrivals = np.stack([columns["arrival_ns"][one], columns["arrival_ns"][other]])
+    last = np.stack([columns["rank"][one], columns["rank"][other]])
+    last_rank = np.where(arrivals[1] > arrivals[0], last[1], last[0])
+    for rows in (one, other):
+        columns["first_arrival_ns"][rows] = arrivals.min(axis=0)
+        columns["last_arrival_ns"][rows] = arrivals.max(axis=0)
+        columns["last_rank"][rows] = last_rank
+
+
+def _peers(trace: RankTrace) -> Ints:
+    """Global ranks of the sources and destinations of a rank's messages, UNKNOWN elsewhere."""
+    records = trace.detail[trace.detail["kind"] == Kind.COLLECTIVE]
+    found = np.full(len(records), UNKNOWN, np.int64)
+    for index, group in enumerate(trace.groups):
+        members = np.array(group.ranks, np.int64)
+        inside = (records["group"] == index) & (records["flags"] & Flag.POINT_TO_POINT > 0)
+        inside &= (records["peer"] >= 0) & (records["peer"] < len(members))
+        found[inside] = members[records["peer"][inside]]
+    return found
 
 
 def _durations(columns: dict[str, Ints]) -> dict[str, Ints]:

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpdoctor.analysis import analyze
-from ddpdoctor.events import Flag, Kind, Phase
+from ddpdoctor.events import Flag, Kind, Op, Phase
 from ddpdoctor.factsfile import RecorderCost
 from ddpdoctor.matching import _second_largest_before
 from ddpdoctor.tables import _covering, _union, build_tables
 from ddpdoctor.tracefile import RankTrace, Run
-from tests.builders import MS, StepTimes, simulate, with_ranks
+from tests.builders import MS, START_NS, StepTimes, simulate, with_ranks
 
 TERMS = [
     "input_ns",
@@ -285,3 +285,78 @@ def test_no_step_at_all_is_no_crash() -> None:
     assert analysis.steps.counted == 0
     assert analysis.ranks[0].times is None
     assert analysis.step_ms is None
+
+
+def with_records(run: Run, rank: int, *records: dict[str, int]) -> Run:
+    """The run with further records of one rank, in the order of time."""
+
+    def change(trace: RankTrace) -> RankTrace:
+        if trace.info.rank != rank:
+            return trace
+        more = np.zeros(len(records), trace.detail.dtype)
+        more["bucket"] = -1
+        for row, fields in enumerate(records):
+            for name, value in fields.items():
+                more[row][name] = value
+        return replace(trace, detail=np.concatenate([trace.detail, more]))
+
+    return with_ranks(run, change)
+
+
+def message(op: Op, peer: int, begin_ms: float, end_ms: float, seq: int) -> dict[str, int]:
+    flags = Flag.POINT_TO_POINT | Flag.BLOCKING
+    begin, end = (START_NS + int(at * MS) for at in (begin_ms, end_ms))
+    return {
+        "kind": Kind.COLLECTIVE, "code": op, "flags": flags, "peer": peer, "seq": seq,
+        "begin_ns": begin, "issued_ns": begin, "end_ns": end,
+    }  # fmt: skip
+
+
+def test_waiting_for_a_message_of_a_late_peer_is_wait() -> None:
+    """Rank 0 receives twice from rank 1 and once from rank 2, which came first."""
+    run = simulate(lambda rank, step: StepTimes(input=100.0), ranks=3, steps=1)
+    run = with_records(
+        run, 0, message(Op.RECV, 1, 10, 31, 0), message(Op.RECV, 2, 40, 41, 1),
+        message(Op.RECV, 1, 50, 56, 2),
+    )  # fmt: skip
+    run = with_records(run, 1, message(Op.SEND, 0, 30, 31, 0), message(Op.SEND, 0, 55, 56, 1))
+    run = with_records(run, 2, message(Op.SEND, 0, 20, 41, 0))
+
+    tables = build_tables(run)
+
+    received = tables.collectives[tables.collectives["op"] == Op.RECV]
+    assert received["last_rank"].tolist() == [1, 0, 1]
+    assert received["wait_ns"].tolist() == [20 * MS, 0, 5 * MS]
+    waited = tables.steps.set_index("rank")["wait_ns"]
+    assert waited[0] == 25 * MS
+    assert waited[1] == 0
+    assert waited[2] == 20 * MS
+
+
+def test_messages_are_left_apart_where_one_side_was_not_kept() -> None:
+    run = simulate(lambda rank, step: StepTimes(input=100.0), steps=1)
+    run = with_records(run, 0, message(Op.RECV, 1, 10, 31, 0), message(Op.RECV, 1, 50, 56, 2))
+    run = with_records(run, 1, message(Op.SEND, 0, 55, 56, 1))
+
+    collectives = build_tables(run).collectives
+
+    received = collectives[collectives["op"] == Op.RECV]
+    assert received["wait_ns"].tolist() == [0, 0]
+
+
+def test_a_wait_is_blocked_time_of_the_phase_around_it() -> None:
+    run = simulate(lambda rank, step: StepTimes(forward=50.0), steps=1)
+    wait = {
+        "kind": Kind.WAIT, "code": Phase.BLOCKED, "depth": 1,
+        "begin_ns": START_NS + 10 * MS, "end_ns": START_NS + 30 * MS,
+    }  # fmt: skip
+
+    before, after = (
+        build_tables(each).steps.set_index("rank").loc[0]
+        for each in (run, with_records(run, 0, wait))
+    )
+
+    assert after["forward_ns"] == before["forward_ns"] - 20 * MS
+    blocked = after["wait_ns"] + after["transfer_ns"]
+    assert blocked == before["wait_ns"] + before["transfer_ns"] + 20 * MS
+    assert after["step_ns"] == before["step_ns"]

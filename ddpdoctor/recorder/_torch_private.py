@@ -30,6 +30,7 @@ Kernel = Callable[..., Any]
 Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
 _ENGINE_FUNCTION = "_engine_run_backward"
+_SHUTDOWN = "shutdown"
 _WAIT = "wait"
 
 
@@ -108,6 +109,22 @@ class WaitRegistration:
     def remove(self) -> None:
         setattr(_c10d.Work, _WAIT, self._wait)
         self._library._destroy()  # type: ignore[no-untyped-call]
+
+
+class ShutdownHook:
+    """Calls `before(group)` when a process group is about to be destroyed, until `remove`."""
+
+    def __init__(self, before: Callable[[dist.ProcessGroup], object]) -> None:
+        self._shutdown = shutdown = vars(_c10d.ProcessGroup)[_SHUTDOWN]
+
+        def recorded_shutdown(group: dist.ProcessGroup) -> Any:
+            before(group)
+            return shutdown(group)
+
+        setattr(_c10d.ProcessGroup, _SHUTDOWN, recorded_shutdown)
+
+    def remove(self) -> None:
+        setattr(_c10d.ProcessGroup, _SHUTDOWN, self._shutdown)
 
 
 def unbox_group(boxed: Any) -> dist.ProcessGroup:

@@ -22,6 +22,7 @@ from ddpdoctor.recorder import _torch_private as private
 from ddpdoctor.recorder.callsite import CallSites, FrameWalk
 from ddpdoctor.recorder.facts import FactsFile
 from ddpdoctor.recorder.guard import Guard
+from ddpdoctor.recorder.pending import Pending
 from ddpdoctor.recorder.phases import BlockingCall, Phases
 from ddpdoctor.recorder.writer import RankFile
 
@@ -50,9 +51,6 @@ _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 _UNTIMED: Final = int(Flag.UNTIMED)
 _now, _thread = time.monotonic_ns, threading.get_ident
 _PEER_ARGUMENTS: Final = ("root_rank", "dst", "src")
-# A callback that comes after the interpreter has begun to end aborts the process. gloo itself
-# waits at exit for what is pending, up to its own timeout of 30 minutes.
-_DRAIN_SECONDS: Final = 30 * 60.0
 # A completion callback takes the interpreter's lock on a thread of the backend, in the middle of
 # the backward: half of what a bucket costs. A link is known well enough from these steps.
 STEPS_ALL_TIMED: Final = 64  # synchronised steps from the first one on
@@ -174,19 +172,25 @@ class Collectives:
         self._groups: dict[str, _Group] = {}
         self._groups_lock = threading.RLock()  # a signal's handler may come within
         self.caller = FrameWalk(lambda file: not file.startswith(_BETWEEN_FOLDERS)).innermost
-        self._pending: set[int] = set()
+        self._pending = Pending()
         self._awaited: Awaited | None = None
         self.issued = 0
         self.buckets = Buckets()
         self.in_pre_forward = False
         self._registration = private.KernelRegistration(self._kernel)
+        always = Guard(lambda error: None)  # calls are pending also when recording has gone off
+        self._shutdown = private.ShutdownHook(lambda group: always.run(self._ends, group))
 
     def remove(self) -> None:
         """Uninstall, then wait for completions that are still to come, as gloo itself would."""
         self._registration.remove()
-        deadline = time.monotonic() + _DRAIN_SECONDS
-        while self._pending and time.monotonic() < deadline:
-            time.sleep(0.001)
+        self._pending.wait()
+        self._shutdown.remove()
+
+    def _ends(self, group: dist.ProcessGroup) -> None:
+        known = self._groups.get(private.group_key(group))
+        if known is not None:
+            self._pending.wait(known)
 
     def _kernel(
         self, operation: private.CollectiveOp, redispatch: private.Kernel, behind: Any
@@ -282,15 +286,15 @@ class Collectives:
         def completed(_future: object) -> None:
             now = time.monotonic_ns()
             self._guard.run(self._completed, issued, now)
-            self._pending.discard(issued.serial)  # also when recording has gone off
+            self._pending.called_back(issued.serial)  # also when recording has gone off
 
         completion = None
         try:
-            self._pending.add(issued.serial)
+            self._pending.add(issued.serial, issued.group)
             completion = private.when_complete(result, completed)
         finally:
             if completion is not private.Completion.CALLBACK:
-                self._pending.discard(issued.serial)
+                self._pending.remove(issued.serial)
         if completion is private.Completion.DONE:
             self._completed(issued, time.monotonic_ns())
         elif completion is private.Completion.UNKNOWN:

@@ -159,7 +159,9 @@ def test_the_terms_add_up_to_the_step_in_both_records_of_it(use: str, jobs: Jobs
                 assert recorded[phase] == pytest.approx(in_table, abs=allowed), phase
 
 
-@pytest.mark.parametrize("use", ["a_work_that_is_waited_for_later", "functional_collectives"])
+@pytest.mark.parametrize(
+    "use", ["a_work_that_is_waited_for_later", "functional_collectives", "send_and_receive"]
+)
 def test_standing_in_wait_for_a_late_rank_is_wait(use: str, jobs: Jobs) -> None:
     """Rank 1 sleeps before the collective; rank 0 has issued its own and waits for the Work."""
     late_ms = LATE_S * 1e3
@@ -212,3 +214,12 @@ def test_buckets_and_times_are_those_of_torchs_own_logging(jobs: Jobs) -> None:
             ("communication", SLOW_BACKWARD_S),
         ):  # fmt: skip
             assert abs(np.median(off_ms[name])) <= max(0.1 * slow_s * 1e3, 2.0), (name, off_ms)
+
+
+def test_a_model_may_go_after_its_process_group(tmp_path: Path) -> None:
+    """The group joins its threads with the interpreter's lock held; none may still want that."""
+    done = finish(torchrun(PROGRAMS / "model_outlives_its_group.py"), tmp_path)
+
+    assert done.status == 0, done.err
+    (run,) = (tmp_path / "ddpdoctor_runs").iterdir()
+    assert all(trace.closed and len(trace.steps) for trace in load_run(run).ranks)

@@ -1,6 +1,6 @@
 """Ranks made by torch.multiprocessing, which end without running atexit handlers."""
 
-import tempfile
+import socket
 
 import torch
 import torch.distributed as dist
@@ -10,10 +10,9 @@ from torch import nn
 import ddpdoctor
 
 
-def train(rank: int, world_size: int, rendezvous: str) -> None:
-    dist.init_process_group(
-        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world_size
-    )
+def train(rank: int, world_size: int, port: int) -> None:
+    method = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", init_method=method, rank=rank, world_size=world_size)
     model = ddpdoctor.wrap(nn.Linear(8, 8))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(30):
@@ -24,5 +23,7 @@ def train(rank: int, world_size: int, rendezvous: str) -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(train, (2, f"{folder}/rendezvous"), nprocs=2)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(train, (2, port), nprocs=2)

@@ -104,6 +104,20 @@ def test_what_waits_for_a_work_can_be_watched_and_is_restored(group) -> None:
     assert vars(dist.Work)["wait"] is plain
 
 
+def test_destroying_a_group_is_told_before(group) -> None:
+    ending: list[dist.ProcessGroup] = []
+    plain = vars(dist.ProcessGroup)["shutdown"]
+    hook = private.ShutdownHook(ending.append)
+    dist.destroy_process_group(dist.new_group([0]))
+    assert [private.group_key(each) for each in ending] != [private.group_key(group)]
+    assert len(ending) == 1
+    hook.remove()
+    dist.destroy_process_group(dist.new_group([0]))
+
+    assert len(ending) == 1
+    assert vars(dist.ProcessGroup)["shutdown"] is plain
+
+
 def test_sequence_numbers_count_collectives(group) -> None:
     before = private.sequence_number(group)
     dist.all_reduce(torch.ones(1))

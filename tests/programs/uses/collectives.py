@@ -74,6 +74,7 @@ def send_and_receive() -> Outcome:
     for step in range(STEPS):
         train(model, optimizer, steps=1)
         there, back = batch(step), torch.empty(8, 64)
+        time.sleep(LATE_S * rank)
         if rank == 0:
             dist.send(there, dst=1)
             dist.recv(back, src=1)
