@@ -19,6 +19,7 @@ from ddpdoctor.events import (
     Stall,
 )
 from ddpdoctor.regular import read_up_to
+from ddpdoctor.schedule import Switch
 
 Fact = TypeVar("Fact")
 
@@ -48,6 +49,7 @@ class Facts:
     cost: RecorderCost | None = None
     clock: ClockOffset | None = None
     stall: Stall | None = None
+    switches: list[Switch] = field(default_factory=list)
     ddp_groups: list[GroupInfo] = field(default_factory=list)
 
 
@@ -115,6 +117,8 @@ def _take_fact(facts: Facts, line: bytes) -> None:
         facts.clock = _decode(fact, ClockOffset)
     elif fact.fact == "stall":
         facts.stall = msgspec.json.decode(fact.data, type=Stall | None)
+    elif fact.fact == "switch":
+        facts.switches.append(_decode(fact, Switch))
     elif fact.fact == "cost":
         facts.cost = _decode(fact, RecorderCost)
 

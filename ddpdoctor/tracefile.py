@@ -37,10 +37,11 @@ from ddpdoctor.events import (
 from ddpdoctor.factsfile import UNREADABLE, RecorderCost, read_facts
 from ddpdoctor.plausible import plausible
 from ddpdoctor.regular import opened
+from ddpdoctor.schedule import Switch
+from ddpdoctor.settings import settings
 
 Records = npt.NDArray[np.void]
 
-RUNS_FOLDER: Final = "ddpdoctor_runs"
 MAX_REGION_BYTES: Final = 8 * 1024**3  # far above any budget; a lying header must not fill memory
 MAX_OFFSET: Final = 2**48
 READ_BYTES: Final = 1024 * 1024
@@ -103,6 +104,7 @@ class RankTrace:
     ddp_groups: tuple[GroupInfo, ...] = ()  # over which the wrapped models reduce
     clock: ClockOffset | None = None  # to rank 0's clock, where it is another one
     stall: Stall | None = None  # where it stands still
+    switches: tuple[Switch, ...] = ()  # when it began and ceased to record; none: it always did
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def load_run(path: str | os.PathLike[str] | None = None) -> Run:
 
     Raises NotARun where there is nothing to read, BadTraceFile where no rank file is readable.
     """
-    folder = _attempt_folder(Path(path) if path is not None else newest_run())
+    folder = attempt_folder(Path(path) if path is not None else newest_run())
     read: list[tuple[Header, RankTrace]] = []
     errors: list[BadTraceFile] = []
     for file in rank_files(folder):
@@ -153,8 +155,8 @@ def _joined(folder: Path, read: list[tuple[Header, RankTrace]], errors: list[Bad
 
 
 def runs_folder() -> Path:
-    """Where runs are kept: DDPDOCTOR_DIR, or `ddpdoctor_runs` in the working folder."""
-    return Path(os.environ.get("DDPDOCTOR_DIR") or RUNS_FOLDER)
+    """Where runs are kept: by the settings, or `ddpdoctor_runs` in the working folder."""
+    return Path(settings().dir)
 
 
 def list_runs(folder: Path | None = None) -> list[Path]:
@@ -198,7 +200,7 @@ def attempts(run: Path) -> list[Path]:
     return [path for _, path in sorted(numbered)]
 
 
-def _attempt_folder(path: Path) -> Path:
+def attempt_folder(path: Path) -> Path:
     """The folder that holds the rank files: this one, or its newest attempt.
 
     A bare name may be a run's id, as reports print it.
@@ -270,6 +272,7 @@ def read_rank(path: Path) -> tuple[Header, RankTrace]:
         tuple(facts.ddp_groups),
         facts.clock,
         facts.stall,
+        tuple(facts.switches),
     )
     return header, trace
 
@@ -381,7 +384,7 @@ def _merge(detail: Records, ring: Records) -> Records:
 def is_run(path: Path) -> bool:
     """Whether `load_run` would find rank files there."""
     try:
-        _attempt_folder(path)
+        attempt_folder(path)
     except DdpDoctorError:
         return False
     return True

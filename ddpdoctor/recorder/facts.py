@@ -8,6 +8,7 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 
 from ddpdoctor.events import ClockOffset, DrawnIndices, GroupInfo, HotLine, LoaderInfo, Site, Stall
+from ddpdoctor.schedule import Switch
 
 
 class FactsFile:
@@ -44,6 +45,10 @@ class FactsFile:
     def stall(self, stall: Stall | None) -> None:
         """Where the rank stands still; None when it goes on."""
         self._write("stall", stall)
+
+    def switched(self, switch: Switch) -> None:
+        """From this step on the rank records, or does not."""
+        self._write("switch", switch)
 
     def note(self, text: str) -> None:
         self._write("note", text)

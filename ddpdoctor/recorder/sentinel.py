@@ -20,6 +20,7 @@ from ddpdoctor.recorder.callsite import CallSites, site_of
 from ddpdoctor.recorder.facts import FactsFile
 from ddpdoctor.recorder.guard import Guard
 from ddpdoctor.recorder.phases import Phases
+from ddpdoctor.recorder.switch import POLL_S
 
 # Drawn anew each time, so as not to beat with the steps. A look takes the interpreter's lock and
 # some 0.1 ms of CPU: often enough at first for a short run, then seldom enough for a long one.
@@ -34,19 +35,21 @@ _WRITE_EVERY_S: Final = 10.0
 class Sentinel:
     """Samples until `stop`; writes what it saw every ten seconds and at the end."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what it looks at, and whom it tells
         self,
         phases: Phases,
         sites: CallSites,
         facts: FactsFile,
         guard: Guard,
         records: Callable[[], int],
+        listen: Callable[[], None],
     ) -> None:
         self._phases = phases
         self._sites = sites
         self._facts = facts
         self._guard = guard
         self._records = records
+        self._listen = listen
         self._at = (0, time.monotonic())  # records when they last grew, and when
         self._stalled = False
         self._seen: Counter[tuple[Phase, CodeType, int]] = Counter()
@@ -62,15 +65,23 @@ class Sentinel:
         self._write()
 
     def _run(self) -> None:
-        began = now = written = time.monotonic()
+        began = now = listened = written = time.monotonic()
         while not self._stop.wait(self._interval_s(now - began)):
-            self._guard.run(self._sample)
             now = time.monotonic()
+            if now - listened >= POLL_S:
+                listened = now
+                self._guard.run(self._listen)
+            if not self._phases.switch.on:
+                self._at = (self._records(), now)  # that none are added is no stall
+                continue
+            self._guard.run(self._sample)
             if now - written > _WRITE_EVERY_S:
                 written = now
                 self._guard.run(self._write)
 
     def _interval_s(self, running_s: float) -> float:
+        if not self._phases.switch.on:
+            return POLL_S / 4
         return self._random.uniform(*(INTERVAL_S if running_s < LATER_S else LATER_INTERVAL_S))
 
     def _sample(self) -> None:
