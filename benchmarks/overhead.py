@@ -21,7 +21,7 @@ from typing import Any, Final
 from benchmarks.overhead_models import WORKLOADS
 
 BARE: Final = "bare"
-VARIANTS: Final = (BARE, "ddpdoctor", "comm_hook", "profiler")
+VARIANTS: Final = (BARE, "ddpdoctor", "ddpdoctor_off", "comm_hook", "profiler")
 QUICK: Final = ("mlp",)
 ROUNDS: Final = {"conv": 10, "transformer": 14, "mlp": 20}
 QUICK_ROUNDS: Final = 4

@@ -32,11 +32,15 @@ from ddpdoctor.events import DETAIL_RECORD, PREAMBLE, STEP_RECORD
 from ddpdoctor.recorder._torch_private import bucket_bytes
 from ddpdoctor.recorder.guard import Guard
 from ddpdoctor.recorder.session import Recorder
+from ddpdoctor.schedule import Steps
+from ddpdoctor.settings import Settings
 
 WARM_UP: Final = 6  # steps of a block before those measured: buckets settle, caches fill
 PROFILED: Final = 10  # torch.profiler keeps every event in memory: only a short window
 ENDLESS: Final = 1_000_000_000
 LEARNING_RATE: Final = 1e-4
+RECORDED: Final = "ddpdoctor"
+SWITCHED_OFF: Final = "ddpdoctor_off"  # installed, and outside the steps that are recorded
 
 
 @dataclass(frozen=True)
@@ -103,9 +107,11 @@ class Variant:
         if self.name == "profiler":
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
                 yield
-        elif self.name == "ddpdoctor":
-            os.environ["DDPDOCTOR_DIR"] = str(self.folder / f"block{number}")
-            recorder = Recorder(Guard(_fail))
+        elif self.name in (RECORDED, SWITCHED_OFF):
+            folder = str(self.folder / f"{self.name}{number}")
+            steps_recorded = Steps(ENDLESS, None) if self.name == SWITCHED_OFF else None
+            chosen = Settings(dir=folder, steps=steps_recorded)
+            recorder = Recorder(Guard(_fail), chosen, torch.device("cpu"))
             recorder.add(self.model)
             yield
             recorder.close()

@@ -283,6 +283,29 @@ def runs(as_json: bool) -> None:
 
 
 @cli.command(context_settings=_HELP)
+@click.argument("state", type=click.Choice(["on", "off"]))
+@click.argument("run", required=False, type=click.Path(path_type=Path))
+@click.option("--steps", type=click.IntRange(min=1), help="Only so many steps, then back again.")
+@click.option(
+    "--detail-every",
+    type=click.IntRange(1, 1_000_000),
+    help="Keep each so many-th step in detail; by default as the run was begun.",
+)
+def record(state: str, run: Path | None, steps: int | None, detail_every: int | None) -> int:
+    """Switch the recording of a RUN on or off while it runs; by default the newest one here.
+
+    All ranks switch with the same step, a few seconds from now.
+    """
+    from ddpdoctor.switching import switch_recording
+
+    told = switch_recording(run, on=state == "on", steps=steps, detail_every=detail_every)
+    _print(printable(told.sentence))
+    if told.silent:
+        _complain(told.complaint)
+    return NO_VERDICT if told.silent else CLEAN
+
+
+@cli.command(context_settings=_HELP)
 @click.argument("run", required=False, type=click.Path(path_type=Path))
 @click.option("--sample", help="A run that comes with ddpdoctor, in place of RUN.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")

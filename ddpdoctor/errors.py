@@ -28,5 +28,9 @@ class UnknownCheck(DdpDoctorError):
     """`explain` was asked for a code or name that no check has."""
 
 
+class CannotSwitch(DdpDoctorError):
+    """Recording cannot be switched on or off: the run has ended, or its folder is closed to us."""
+
+
 class NothingToDiagnose(DdpDoctorError):
     """No rank of a DDP job can be looked at on this host; the message says why."""

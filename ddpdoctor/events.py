@@ -17,6 +17,8 @@ MAGIC: Final = b"DDPDOC\x00\x01"
 PREAMBLE: Final = struct.Struct("<8sII")  # magic, schema version, length of the JSON header
 HEADER_SPACE: Final = 64 * 1024  # bytes before the first region
 GENERATION_OFFSET: Final = HEADER_SPACE - 8  # u64: odd while the writer moves records
+PROGRESS: Final = struct.Struct("<QII")  # step under way, µs a step at best, control file heard
+PROGRESS_OFFSET: Final = GENERATION_OFFSET - PROGRESS.size  # of a file that is still open
 
 DETAIL_FIELDS: Final = (
     # (name, struct code, meaning)
@@ -39,7 +41,8 @@ DETAIL_FIELDS: Final = (
     ("nbytes", "Q"),
 )
 DETAIL_RECORD: Final = struct.Struct("<" + "".join(code for _, code in DETAIL_FIELDS))
-ISSUED_OFFSET: Final = 40  # where issued_ns lies in a detail record; end_ns follows it
+BEGIN_OFFSET: Final = 32  # where begin_ns lies in a detail record; issued_ns, end_ns follow it
+ISSUED_OFFSET: Final = 40
 FLAGS_OFFSET: Final = 6  # where the flags lie in a detail record
 MAX_STRIDE: Final = 2**31  # no run is so long that its detail is thinned out further
 MAX_U32: Final = 2**32 - 1
@@ -282,7 +285,7 @@ class RankInfo:
     network_id: str  # boot id and network namespace: equal ids talk over loopback
     wall_minus_monotonic_ns: Annotated[int, Meta(ge=-MOST_NS, le=MOST_NS)]
     began_ns: Nanoseconds  # monotonic
-    timer: str  # "host": stamps of the CPU; completions on CUDA are then not measured
+    timer: str  # "host": stamps of the CPU; "cuda_event": of the GPU, brought onto its host's clock
     environment: dict[str, str] = field(default_factory=dict)  # allow-listed, values masked
     versions: dict[str, str] = field(default_factory=dict)
     code: dict[str, str] = field(default_factory=dict)  # file of the user's program: hash

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -20,10 +21,12 @@ from ddpdoctor.events import (
     Stall,
 )
 from ddpdoctor.regular import read_up_to
+from ddpdoctor.schedule import Switch
 
 Fact = TypeVar("Fact")
 
 MAX_FACTS_BYTES: Final = 64 * 1024 * 1024
+MOST_OF_A_KIND: Final = 100_000  # facts that are kept, of those of which each line is one more
 MOST_NOTES: Final = 20  # of lines that cannot be read; the rest is counted
 UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)  # what decoding may raise
 
@@ -40,7 +43,7 @@ class RecorderCost:
 class Facts:
     """All facts of one rank."""
 
-    groups: tuple[GroupInfo, ...] = ()
+    groups: list[GroupInfo] = field(default_factory=list)
     sites: dict[int, Site] = field(default_factory=dict)
     hot_lines: tuple[HotLine, ...] = ()
     loaders: dict[int, LoaderInfo] = field(default_factory=dict)
@@ -50,6 +53,7 @@ class Facts:
     clock: ClockOffset | None = None
     stall: Stall | None = None
     end: End | None = None
+    switches: list[Switch] = field(default_factory=list)
     ddp_groups: list[GroupInfo] = field(default_factory=list)
 
 
@@ -91,36 +95,57 @@ def read_facts(path: Path) -> Facts:
 
 
 def _take_fact(facts: Facts, line: bytes) -> None:
-    """Take in one line. A later line of the same kind replaces the earlier one."""
+    """Take in one line."""
     fact = msgspec.json.decode(line, type=_FactLine)
-    if fact.fact == "group":
-        facts.groups += (_decode(fact, GroupInfo),)
-    elif fact.fact == "ddp":
-        facts.ddp_groups.append(_decode(fact, GroupInfo))
-    elif fact.fact == "site":
-        numbered = _decode(fact, _NumberedSite)
-        facts.sites[numbered.id] = numbered.site
-    elif fact.fact == "hot_lines":
-        facts.hot_lines = _decode(fact, tuple[HotLine, ...])
-    elif fact.fact == "loader":
-        loader = _decode(fact, LoaderInfo)
-        facts.loaders[loader.loader] = loader
-    elif fact.fact == "drawn":
-        drawn = _decode(fact, DrawnIndices)
-        lengths = {len(drawn.contents), len(drawn.levels or drawn.indices)}
-        if lengths != {len(drawn.indices)}:
-            raise ValueError("as many contents and levels as indices are expected")
-        facts.drawn[drawn.loader, drawn.epoch] = drawn
-    elif fact.fact == "note":
-        facts.notes.append(_decode(fact, str))
-    elif fact.fact == "clock":
-        facts.clock = _decode(fact, ClockOffset)
-    elif fact.fact == "stall":
-        facts.stall = msgspec.json.decode(fact.data, type=Stall | None)
-    elif fact.fact == "end":
-        facts.end = _decode(fact, End)
-    elif fact.fact == "cost":
-        facts.cost = _decode(fact, RecorderCost)
+    if fact.fact in _REPLACED:
+        field_name, kind = _REPLACED[fact.fact]
+        setattr(facts, field_name, _decode(fact, kind))
+    elif fact.fact in _COLLECTED:
+        field_name, kind = _COLLECTED[fact.fact]
+        collected: list[Any] = getattr(facts, field_name)
+        if len(collected) < MOST_OF_A_KIND:
+            collected.append(_decode(fact, kind))
+    elif fact.fact in _KEYED:
+        _KEYED[fact.fact](facts, fact)
+
+
+def _take_site(facts: Facts, fact: _FactLine) -> None:
+    numbered = _decode(fact, _NumberedSite)
+    facts.sites[numbered.id] = numbered.site
+
+
+def _take_loader(facts: Facts, fact: _FactLine) -> None:
+    loader = _decode(fact, LoaderInfo)
+    facts.loaders[loader.loader] = loader
+
+
+def _take_drawn(facts: Facts, fact: _FactLine) -> None:
+    drawn = _decode(fact, DrawnIndices)
+    lengths = {len(drawn.contents), len(drawn.levels or drawn.indices)}
+    if lengths != {len(drawn.indices)}:
+        raise ValueError("as many contents and levels as indices are expected")
+    facts.drawn[drawn.loader, drawn.epoch] = drawn
+
+
+# Fields of Facts, and the type of what a line holds.
+_REPLACED: Final[dict[str, tuple[str, Any]]] = {  # the last line counts
+    "hot_lines": ("hot_lines", tuple[HotLine, ...]),
+    "clock": ("clock", ClockOffset),
+    "stall": ("stall", Stall | None),
+    "end": ("end", End),
+    "cost": ("cost", RecorderCost),
+}
+_COLLECTED: Final[dict[str, tuple[str, Any]]] = {  # each line is one more
+    "group": ("groups", GroupInfo),
+    "ddp": ("ddp_groups", GroupInfo),
+    "switch": ("switches", Switch),
+    "note": ("notes", str),
+}
+_KEYED: Final[dict[str, Callable[[Facts, _FactLine], None]]] = {  # the last line of a number
+    "site": _take_site,
+    "loader": _take_loader,
+    "drawn": _take_drawn,
+}
 
 
 def _decode(fact: _FactLine, kind: type[Fact]) -> Fact:

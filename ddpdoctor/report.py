@@ -52,8 +52,10 @@ def _urgency(finding: Finding) -> tuple[bool, int, float]:
 
 def run_report(analysis: Analysis, results: Sequence[CheckResult]) -> Report:
     """The report on a recorded run."""
+    from ddpdoctor.analysis.recorded import recorded_notes
+
     info = analysis.run.info
-    notes = [*analysis.run.problems]
+    notes = [*analysis.run.problems, *recorded_notes(analysis.run)]
     for trace in analysis.run.ranks:
         notes += [f"rank {trace.info.rank}: {note}" for note in trace.notes]
     notes += analysis.unfinished

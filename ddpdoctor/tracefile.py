@@ -39,10 +39,11 @@ from ddpdoctor.factsfile import UNREADABLE, RecorderCost, read_facts
 from ddpdoctor.laststacks import LastStacks, read_last_stacks
 from ddpdoctor.plausible import plausible
 from ddpdoctor.regular import opened
+from ddpdoctor.schedule import Switch
+from ddpdoctor.settings import settings
 
 Records = npt.NDArray[np.void]
 
-RUNS_FOLDER: Final = "ddpdoctor_runs"
 MAX_REGION_BYTES: Final = 8 * 1024**3  # far above any budget; a lying header must not fill memory
 MAX_OFFSET: Final = 2**48
 READ_BYTES: Final = 1024 * 1024
@@ -108,6 +109,7 @@ class RankTrace:
     end: End | None = None  # as it noted it; None: it ended without a word, or still runs
     stopped: str | None = None  # why recording ended before the training
     last_stacks: LastStacks = field(default_factory=LastStacks)
+    switches: tuple[Switch, ...] = ()  # when it began and ceased to record; none: it always did
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def load_run(path: str | os.PathLike[str] | None = None) -> Run:
 
     Raises NotARun where there is nothing to read, BadTraceFile where no rank file is readable.
     """
-    folder = _attempt_folder(Path(path) if path is not None else newest_run())
+    folder = attempt_folder(Path(path) if path is not None else newest_run())
     read: list[tuple[Header, RankTrace]] = []
     errors: list[BadTraceFile] = []
     for file in rank_files(folder):
@@ -158,8 +160,8 @@ def _joined(folder: Path, read: list[tuple[Header, RankTrace]], errors: list[Bad
 
 
 def runs_folder() -> Path:
-    """Where runs are kept: DDPDOCTOR_DIR, or `ddpdoctor_runs` in the working folder."""
-    return Path(os.environ.get("DDPDOCTOR_DIR") or RUNS_FOLDER)
+    """Where runs are kept: by the settings, or `ddpdoctor_runs` in the working folder."""
+    return Path(settings().dir)
 
 
 def list_runs(folder: Path | None = None) -> list[Path]:
@@ -203,7 +205,7 @@ def attempts(run: Path) -> list[Path]:
     return [path for _, path in sorted(numbered)]
 
 
-def _attempt_folder(path: Path) -> Path:
+def attempt_folder(path: Path) -> Path:
     """The folder that holds the rank files: this one, or its newest attempt.
 
     A bare name may be a run's id, as reports print it.
@@ -265,19 +267,20 @@ def read_rank(path: Path) -> tuple[Header, RankTrace]:
         header.closed,
         sound,
         steps[_row_is_used(steps)],
-        facts.groups,
-        facts.sites,
-        facts.hot_lines,
-        facts.loaders,
-        tuple(facts.drawn.values()),
-        tuple(facts.notes),
-        facts.cost,
-        tuple(facts.ddp_groups),
-        facts.clock,
-        facts.stall,
-        facts.end,
-        header.stopped,
-        read_last_stacks(path.with_suffix(".stacks.txt")),
+        groups=tuple(facts.groups),
+        sites=facts.sites,
+        hot_lines=facts.hot_lines,
+        loaders=facts.loaders,
+        drawn=tuple(facts.drawn.values()),
+        notes=tuple(facts.notes),
+        cost=facts.cost,
+        ddp_groups=tuple(facts.ddp_groups),
+        clock=facts.clock,
+        stall=facts.stall,
+        end=facts.end,
+        stopped=header.stopped,
+        last_stacks=read_last_stacks(path.with_suffix(".stacks.txt")),
+        switches=tuple(facts.switches),
     )
     return header, trace
 
@@ -389,7 +392,7 @@ def _merge(detail: Records, ring: Records) -> Records:
 def is_run(path: Path) -> bool:
     """Whether `load_run` would find rank files there."""
     try:
-        _attempt_folder(path)
+        attempt_folder(path)
     except DdpDoctorError:
         return False
     return True

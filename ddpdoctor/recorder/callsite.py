@@ -66,9 +66,12 @@ class CallSites:
         self._ids: dict[tuple[int, int], int] = {}  # by code and line
         self.user_frame = FrameWalk(is_user_file).innermost
         self._lock = threading.RLock()  # a signal's handler may issue collectives, too
+        self.recording = True  # else nothing is looked for
 
     def here(self, frame: FrameType | None) -> int:
         """Number of the innermost user frame at or outside `frame`; 0 where there is none."""
+        if not self.recording:
+            return 0
         user = self.user_frame(frame)
         if user is None:
             return 0

@@ -7,6 +7,7 @@ Work's future, on a thread of the backend.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import time
@@ -24,7 +25,7 @@ from ddpdoctor.recorder.facts import FactsFile
 from ddpdoctor.recorder.guard import Guard
 from ddpdoctor.recorder.pending import Pending
 from ddpdoctor.recorder.phases import BlockingCall, Phases
-from ddpdoctor.recorder.writer import RankFile
+from ddpdoctor.recorder.timers import AnyFile, DeviceTimedFile
 
 _OPS: Final = (  # the first prefix that fits
     ("allreduce", Op.ALL_REDUCE),
@@ -162,9 +163,10 @@ class Collectives:
     """Installs the kernels and writes a record for each call. `remove` takes them away again."""
 
     def __init__(
-        self, file: RankFile, facts: FactsFile, phases: Phases, sites: CallSites, guard: Guard
+        self, file: AnyFile, facts: FactsFile, phases: Phases, sites: CallSites, guard: Guard
     ) -> None:
         self._file = file
+        self._device = file if isinstance(file, DeviceTimedFile) else None
         self._facts = facts
         self._phases = phases
         self._sites = sites
@@ -212,9 +214,14 @@ class Collectives:
 
         return private.without_dynamo(kernel)
 
-    def _before(self, signature: _Signature, arguments: tuple[Any, ...]) -> _Issued:
+    def _before(self, signature: _Signature, arguments: tuple[Any, ...]) -> _Issued | None:
         arrived = _now()
         group = self._group(private.unbox_group(arguments[signature.group]))
+        if not self._phases.switch.on:  # only counted: the others' numbers are to stay the same
+            with group.lock:
+                _take_number(group, point_to_point=bool(signature.flags & _POINT_TO_POINT))
+                self.issued += 1
+            return None
         nbytes, on_host = _extent(arguments[signature.tensors])
         caller = self.caller(sys._getframe(1))
         flags, bucket, buckets = signature.flags, -1, self.buckets
@@ -224,14 +231,14 @@ class Collectives:
             bucket = buckets.take(nbytes)
         blocking, blocks = None, False
         if bucket >= 0 and on_thread:
-            site, timed = buckets.site, buckets.timed
+            site, timed = buckets.site, buckets.timed or not on_host
             flags |= 0 if timed else _UNTIMED
         else:
             site, timed = self._sites.here(caller), True
             blocks = on_thread and self._blocks(signature, arguments, caller)
-            if blocks and on_host:
+            if blocks and (on_host or self._device is not None):
                 flags |= _BLOCKING
-                blocking = self._phases.blocking_call(arrived)
+                blocking = self._phases.blocking_call(arrived) if on_host else None
         peer = -1 if signature.peer is None else int(arguments[signature.peer])
         with group.lock:
             seq = _take_number(group, point_to_point=bool(flags & _POINT_TO_POINT))
@@ -263,21 +270,21 @@ class Collectives:
         self, issued: _Issued | None, signature: _Signature, arguments: tuple[Any, ...]
     ) -> None:
         """The backend raised: the call ends here, and its number may still be free."""
-        if issued is None:
-            return
-        now = time.monotonic_ns()
-        if issued.blocking is not None:
-            issued.blocking.end_ns = now
-        self._file.finish(issued.serial, now)
-        self._file.flag(issued.serial, Flag.FAILED)
-        group = private.unbox_group(arguments[signature.group])
-        with issued.group.lock:
-            issued.group.next_seq = private.sequence_number(group)
+        if issued is not None:
+            now = time.monotonic_ns()
+            if issued.blocking is not None:
+                issued.blocking.end_ns = now
+            self._file.finish(issued.serial, now)
+            self._file.flag(issued.serial, Flag.FAILED)
+        boxed = private.unbox_group(arguments[signature.group])
+        group = self._group(boxed)
+        with group.lock:
+            group.next_seq = private.sequence_number(boxed)
 
     def _after(self, issued: _Issued, result: Any) -> None:
         issued.issued_ns = time.monotonic_ns()
-        if not issued.on_host:  # there a future completes when the work is enqueued, not when done
-            self._file.finish(issued.serial, 0, issued.issued_ns)
+        if not issued.on_host:
+            self._after_on_device(issued, result)
             return
         if not issued.timed:
             self.buckets.untimed.append(issued)
@@ -308,6 +315,15 @@ class Collectives:
         for issued in self.buckets.untimed:
             self._file.finish(issued.serial, now, issued.issued_ns)
         self.buckets.untimed.clear()
+
+    def _after_on_device(self, issued: _Issued, result: Any) -> None:
+        """There a future completes when the work is enqueued; a mark tells when it is done."""
+        completion = private.Completion.UNKNOWN
+        if self._device is not None:
+            mark = functools.partial(self._guard.run, self._device.completes, issued.serial)
+            completion = private.when_complete(result, mark)
+        if completion is not private.Completion.CALLBACK:
+            self._file.finish(issued.serial, 0, issued.issued_ns)
 
     def _completed(self, issued: _Issued, now: int) -> None:
         if issued.blocking is not None:

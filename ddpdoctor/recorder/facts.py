@@ -17,6 +17,7 @@ from ddpdoctor.events import (
     Site,
     Stall,
 )
+from ddpdoctor.schedule import Switch
 
 
 class FactsFile:
@@ -56,6 +57,10 @@ class FactsFile:
 
     def end(self, end: End) -> None:
         self._write("end", end)
+
+    def switched(self, switch: Switch) -> None:
+        """From this step on the rank records, or does not."""
+        self._write("switch", switch)
 
     def note(self, text: str) -> None:
         self._write("note", text)

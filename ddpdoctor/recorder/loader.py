@@ -103,7 +103,7 @@ class LoaderHooks:
 
     def _begin(self) -> tuple[int, int]:
         """The serial number of a new input span, and the time."""
-        if not self._phases.on_training_thread():
+        if not self._phases.switch.on or not self._phases.on_training_thread():
             return 0, 0
         self._feeding.settle()
         site = self._sites.here(sys._getframe(1))
@@ -163,7 +163,8 @@ class LoaderHooks:
         iteration = self._iterations.get(iterator)
         if iteration is None:
             return
-        iteration.drawn.delivers(batch, counts=torch.is_grad_enabled())
+        recorded = torch.is_grad_enabled() and self._phases.switch.on
+        iteration.drawn.delivers(batch, counts=recorded)
         self._took(iteration, span, began, batch=True)
         if iteration.number is not None and iteration.drawn.write_is_due():
             self._write(iteration)

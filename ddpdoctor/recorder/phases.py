@@ -16,7 +16,9 @@ from typing import Final, NamedTuple
 
 from ddpdoctor.events import Flag, Kind, Phase
 from ddpdoctor.recorder.runqueue import RunQueue
-from ddpdoctor.recorder.writer import RankFile
+from ddpdoctor.recorder.switch import RecordingSwitch
+from ddpdoctor.recorder.timers import AnyFile
+from ddpdoctor.schedule import Schedule
 
 _ROW_PHASES: Final = (
     Phase.INPUT, Phase.FORWARD, Phase.BACKWARD, Phase.BLOCKED, Phase.OPTIMIZER, Phase.BETWEEN,
@@ -44,17 +46,23 @@ class _StepEnd(NamedTuple):
     run_queue_ns: int
 
 
+_UNRECORDED: Final = _StepEnd(0, (), 0)
+
+
 class Phases:
     """Which phase the training thread is in, and the step and sync counts."""
 
-    def __init__(self, file: RankFile) -> None:
+    def __init__(self, file: AnyFile, switch: RecordingSwitch | None = None) -> None:
         self._file = file
+        self.switch = switch or RecordingSwitch(Schedule(), lambda _switch: None)
         self._run_queue = RunQueue()
         self.thread = threading.get_ident()
         self.step = 0
         self.sync = 0
         self.backwards = 0  # begun, synchronised or not
         self.evaluations = 0  # forwards without gradients
+        self.steps_written = 0  # but the first, which holds what starting took
+        self._unrecorded = 0
         self._open: list[tuple[int, Phase, Phase]] = []  # serial, phase, phase accounted to
         self._spent = [0] * len(Phase)
         self._accounted_ns = 0
@@ -91,6 +99,8 @@ class Phases:
 
     def begin(self, phase: Phase, site: int, *, no_grad: bool = False, kind: int = _SPAN) -> int:
         """Open a span and return its serial number. Evaluation counts as between steps."""
+        if not self.switch.on:
+            return self._begin_unrecorded(phase, no_grad=no_grad)
         now = _now()
         self._account(now)
         if self._step_begin is None and kind == _SPAN:
@@ -110,6 +120,14 @@ class Phases:
         )  # fmt: skip
         self._open.append((serial, phase, accounted))
         return serial
+
+    def _begin_unrecorded(self, phase: Phase, *, no_grad: bool) -> int:
+        """Only what counting steps and telling evaluations needs. Such numbers are negative."""
+        self.backwards += phase is Phase.BACKWARD
+        self.evaluations += phase is Phase.FORWARD and no_grad
+        self._unrecorded -= 1
+        self._open.append((self._unrecorded, phase, Phase.BETWEEN))
+        return self._unrecorded
 
     def end(self, serial: int) -> int:
         """Close a span, and with it those left open inside it. A span already closed is ignored.
@@ -163,6 +181,7 @@ class Phases:
     def optimizer_stepped(self) -> None:
         """An outermost optimizer step of a wrapped model ended."""
         if self._synced_in_step:
+            self.switch.look_ahead(self.sync + 1)
             self._step_end = self._mark(_now())
 
     def blocking_call(self, begin_ns: int) -> BlockingCall:
@@ -186,12 +205,24 @@ class Phases:
         self._accounted_ns = now
 
     def _mark(self, now: int) -> _StepEnd:
+        if not self.switch.on:
+            return _UNRECORDED
         self._account(now)
         return _StepEnd(now, tuple(self._spent), self._run_queue.waited_ns())
 
     def _close_step(self) -> None:
         end = self._step_end or self._input_after_sync or self._mark(_now())
         begin = self._step_begin or end
+        if self.switch.on and begin is not _UNRECORDED:
+            self._write_step(begin, end)
+            self.steps_written += self.step > 0
+        self.step += 1
+        self._step_begin = end
+        self._step_end = self._input_after_sync = None
+        self._synced_in_step = False
+        self.switch.step_begins(self.sync + 1)
+
+    def _write_step(self, begin: _StepEnd, end: _StepEnd) -> None:
         spent = [after - before for after, before in zip(end.spent, begin.spent, strict=True)]
         for phase, blocked in self._blocked_before(end.at_ns):
             spent[phase] -= blocked
@@ -203,10 +234,6 @@ class Phases:
             _STEP, 0, 0, 0, self.step, self.sync, 0, 0, -1, 0, -1,
             begin.at_ns, 0, end.at_ns, waited_ns,
         )  # fmt: skip
-        self.step += 1
-        self._step_begin = end
-        self._step_end = self._input_after_sync = None
-        self._synced_in_step = False
 
     def _blocked_before(self, end_ns: int) -> list[tuple[Phase, int]]:
         """Time of completed blocking calls up to `end_ns`, overlaps counted once."""

@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from ddpdoctor.events import RankInfo
 from ddpdoctor.recorder.callsite import is_user_file
+from ddpdoctor.recorder.timers import CUDA_EVENT, HOST
 
 ALLOWED: Final = re.compile(
     r"RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|PYTHONHASHSEED|"
@@ -30,7 +31,7 @@ _MAX_CODE_BYTES: Final = 2 * 1024 * 1024
 _MAX_VALUE: Final = 200  # characters of a variable's value that are kept
 
 
-def rank_info(rank: int, world_size: int) -> RankInfo:
+def rank_info(rank: int, world_size: int, device: torch.device) -> RankInfo:
     """The facts of this process, taken once, when recording begins."""
     return RankInfo(
         rank=rank,
@@ -39,12 +40,12 @@ def rank_info(rank: int, world_size: int) -> RankInfo:
         host=socket.gethostname(),
         pid=os.getpid(),
         backend=str(dist.get_backend()),
-        device="cuda" if torch.cuda.is_available() else "cpu",
+        device=device.type,
         clock_id=_kernel_id("time"),
         network_id=_kernel_id("net"),
         wall_minus_monotonic_ns=time.time_ns() - time.monotonic_ns(),
         began_ns=time.monotonic_ns(),
-        timer="host",
+        timer=CUDA_EVENT if device.type == "cuda" else HOST,
         environment=environment(dict(os.environ)),
         versions=versions(),
         code=code_hashes(),

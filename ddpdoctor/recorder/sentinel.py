@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from types import CodeType
 from typing import Final
 
@@ -20,6 +21,7 @@ from ddpdoctor.recorder.facts import FactsFile
 from ddpdoctor.recorder.guard import Guard
 from ddpdoctor.recorder.phases import Phases
 from ddpdoctor.recorder.stalls import StallWatch
+from ddpdoctor.recorder.switch import POLL_S
 
 # Drawn anew each time, so as not to beat with the steps. A look takes the interpreter's lock and
 # some 0.1 ms of CPU: often enough at first for a short run, then seldom enough for a long one.
@@ -33,19 +35,21 @@ _WRITE_EVERY_S: Final = 10.0
 class Sentinel:
     """Samples until `stop`; writes what it saw every ten seconds and at the end."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what it looks at, and whom it tells
         self,
         phases: Phases,
         sites: CallSites,
         facts: FactsFile,
         guard: Guard,
         stalls: StallWatch,
+        listen: Callable[[], None],
     ) -> None:
         self._phases = phases
         self._sites = sites
         self._facts = facts
         self._guard = guard
         self._stalls = stalls
+        self._listen = listen
         self._seen: Counter[tuple[Phase, CodeType, int]] = Counter()
         self._site_of: dict[tuple[CodeType, int], Site] = {}
         self._random = random.Random(0)  # noqa: S311  its own: the user's generators stay untouched
@@ -59,18 +63,26 @@ class Sentinel:
         self._write()
 
     def _run(self) -> None:
-        began = now = written = time.monotonic()
+        began = now = listened = written = time.monotonic()
         while not self._stop.wait(self._interval_s(now - began)):
             if not self._guard.active:
                 break
-            self._guard.run(self._sample)
             now = time.monotonic()
+            if now - listened >= POLL_S:
+                listened = now
+                self._guard.run(self._listen)
+            if not self._phases.switch.on:
+                self._guard.run(self._stalls.look_away)
+                continue
+            self._guard.run(self._sample)
             if now - written > _WRITE_EVERY_S:
                 written = now
                 self._guard.run(self._write)
         self._stalls.rest()
 
     def _interval_s(self, running_s: float) -> float:
+        if not self._phases.switch.on:
+            return POLL_S / 4
         return self._random.uniform(*(INTERVAL_S if running_s < LATER_S else LATER_INTERVAL_S))
 
     def _sample(self) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from contextlib import ExitStack, suppress
 from multiprocessing import util as multiprocessing_util
 from pathlib import Path
 from typing import Final
 
+import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
@@ -30,41 +32,59 @@ from ddpdoctor.recorder.registration import register
 from ddpdoctor.recorder.sentinel import Sentinel
 from ddpdoctor.recorder.server import WorkerServer
 from ddpdoctor.recorder.stalls import StallWatch
+from ddpdoctor.recorder.switch import ControlFile, RecordingSwitch
+from ddpdoctor.recorder.timers import DeviceTimedFile, timed
 from ddpdoctor.recorder.training import TrainingHooks
 from ddpdoctor.recorder.waits import Waits
 from ddpdoctor.recorder.writer import RankFile
-from ddpdoctor.tracefile import runs_folder
+from ddpdoctor.schedule import CONTROL_FILE, FIRST_STEP, Schedule, Switch
+from ddpdoctor.settings import Settings
 
 log = logging.getLogger("ddpdoctor")
 
+_MB: Final = 1024 * 1024
 _CLOSE_BEFORE_OTHERS: Final = 100  # priority of our finaliser: while files and threads still work
 
 
 class Recorder:
     """Records this rank until the process ends. OSError when the folder cannot be written."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, settings: Settings, device: torch.device) -> None:
         self.guard = guard
+        self.settings = settings
         self.rank, world_size = dist.get_rank(), dist.get_world_size()
-        runs = runs_folder().absolute()  # the script may change its folder
+        runs = Path(settings.dir).absolute()  # the script may change its folder
         run_id, attempt = agree_on_attempt(runs)
         run = RunInfo(run_id, attempt, world_size, str(dist.get_backend()))
         self.folder = runs / run_id / f"attempt-{attempt}"
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"rank{self.rank:05d}.ddt"
-        self._file = RankFile(path, run, rank_info(self.rank, world_size))
+        info = rank_info(self.rank, world_size, device)
+        self._file = RankFile(path, run, info, settings.budget_mb * _MB)
+        self._file.every = settings.detail_every
         self._facts = FactsFile(path.with_suffix(".facts.jsonl"))
         self._sites = CallSites(self._facts.site)
-        self._phases = Phases(self._file)
-        self._collectives = Collectives(self._file, self._facts, self._phases, self._sites, guard)
+        self._cost_ns = 0  # of the steps that were recorded, while none is
+        self._timed = timed(self._file, device)
+        switch = RecordingSwitch(Schedule.of(settings.steps), self._turned)
+        self._phases = Phases(self._timed, switch)
+        self._collectives = Collectives(self._timed, self._facts, self._phases, self._sites, guard)
         self._waits = Waits(self._phases, self._collectives, self._sites, guard)
         self._training = TrainingHooks(self._phases, self._collectives, self._sites, guard)
         self._loaders = LoaderHooks(self._phases, self._facts, self._sites, guard)
         self._ending = Ending(self._phases, self._facts, guard)
         self._backup = Backup(path.with_suffix(".stacks.txt"), self._facts)
         stalls = StallWatch(self._phases, self._sites, self._facts, self._file, self._backup)
-        self._sentinel = Sentinel(self._phases, self._sites, self._facts, guard, stalls)
-        info = self._file.rank
+        control = ControlFile(
+            self.folder / CONTROL_FILE,
+            switch,
+            lambda: self._phases.sync + 1,
+            self._file.progress,
+            self._facts.note,
+        )
+        self._sentinel = Sentinel(
+            self._phases, self._sites, self._facts, guard, stalls, control.poll
+        )
         self._clock = ClockSync(self.rank, world_size, info.clock_id, self._facts.clock)
         self._registration = _register(self.rank, world_size, self.folder)
         self._server = WorkerServer()
@@ -77,6 +97,17 @@ class Recorder:
             members = tuple(dist.get_process_group_ranks(model.process_group))
             self._facts.ddp(GroupInfo(private.group_key(model.process_group), members))
         self._training.add(model)
+
+    def _turned(self, switch: Switch) -> None:
+        """Recording goes on or off with this step."""
+        if self._sites.recording and not switch.on:
+            self._cost_ns = self.guard.cost_ns if switch.sync > FIRST_STEP else 0
+        elif switch.on and not self._sites.recording:
+            self.guard.cost_ns = self._cost_ns
+        self._sites.recording = switch.on
+        self._timed.record(switch.on)
+        self._file.every = switch.detail_every or self.settings.detail_every
+        self._facts.switched(switch)
 
     def close(self) -> None:
         """Uninstall everything and close the files. Safe to call twice.
@@ -93,6 +124,7 @@ class Recorder:
             last_first.callback(self._facts.close)
             last_first.callback(self._file.close)
             last_first.callback(self._write_last_facts)
+            last_first.callback(self._close_timer)
             last_first.callback(self._phases.finish)
             last_first.callback(self._backup.close)
             last_first.callback(self._sentinel.stop)
@@ -106,21 +138,32 @@ class Recorder:
         self.guard.active = False
 
     def _write_last_facts(self) -> None:
-        if self._file.stride > 1:
-            self._facts.note(f"only steps divisible by {self._file.stride} are kept in detail")
-        self._facts.cost(self.guard.cost_ns, max(0, self._phases.step - 1))
+        kept = math.lcm(self._file.stride, self._file.every)
+        if kept > 1:
+            self._facts.note(f"only steps divisible by {kept} are kept in detail, and the newest")
+        cost_ns = self.guard.cost_ns if self._sites.recording else self._cost_ns
+        self._facts.cost(cost_ns, self._phases.steps_written)
+
+    def _close_timer(self) -> None:
+        if isinstance(self._timed, DeviceTimedFile):
+            self._timed.close()
+            clock_us = self._timed.clock.error_ns / 1e3
+            self._facts.note(
+                f"times of the GPU are known to {clock_us:.0f} µs against its host's clock; "
+                f"{self._timed.untimed} records have times of the host"
+            )
 
     def stop(self, error: Exception) -> None:
         """Recording ends here, and the header says why; training goes on."""
         self._file.stop(f"{type(error).__name__}: {error}")
 
 
-def begin() -> Recorder | None:
+def begin(settings: Settings, device: torch.device) -> Recorder | None:
     """The recorder of this process, begun if need be; None where it cannot begin."""
     if _State.recorder is None and not _State.tried and dist.is_initialized():
         _State.tried = True
         guard = Guard(_warn_off)
-        _State.recorder = guard.run(Recorder, guard)
+        _State.recorder = guard.run(Recorder, guard, settings, device)
         if _State.recorder is not None:
             _close_at_exit(_State.recorder, guard)
     return _State.recorder
@@ -137,7 +180,7 @@ def _close_at_exit(recorder: Recorder, guard: Guard) -> None:
     def close() -> None:
         stopped = not guard.active  # and said so then
         Guard(_say_nothing if stopped else _warn_off).run(recorder.close)
-        if recorder.rank == 0:
+        if recorder.rank == 0 and recorder.settings.report:
             Guard(_say_nothing).run(print_end_report, recorder.folder)
 
     multiprocessing_util.Finalize(None, close, exitpriority=_CLOSE_BEFORE_OTHERS)

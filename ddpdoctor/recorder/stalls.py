@@ -73,6 +73,11 @@ class StallWatch:
             else:
                 self._moved(now, records)
 
+    def look_away(self) -> None:
+        """Nothing is to be recorded: that nothing is added is no stall."""
+        self._backup.put_off()
+        self._moved(time.monotonic(), self._file.records)
+
     def rest(self) -> None:
         """The sentinel's thread ends here."""
         self._backup.rest()

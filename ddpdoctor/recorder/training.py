@@ -142,19 +142,24 @@ class TrainingHooks:
         """One for each model: to keep the compiler out of a new function takes longer than it."""
         reference = weakref.ref(model)
 
-        def backward_begins(_gradient: torch.Tensor) -> None:
-            self.guard.run(self._backward_begins, reference())
+        def backward_begins(gradient: torch.Tensor) -> None:
+            self.guard.run(self._backward_begins, reference(), gradient)
 
         return unserializable_hook(  # type: ignore[no-untyped-call]
             private.without_dynamo(backward_begins)
         )
 
-    def _backward_begins(self, model: DistributedDataParallel | None) -> None:
-        """A backward may go through several models: then each has buckets of its own."""
+    def _backward_begins(
+        self, model: DistributedDataParallel | None, gradient: torch.Tensor
+    ) -> None:
+        """A backward may go through several models: then each has buckets of its own.
+
+        On a GPU it runs on a thread of the engine, for which the training thread waits.
+        """
         known = self._models.get(model) if model is not None else None
         if model is None or known is None or known in self._in_backward:
             return
-        if not self._phases.on_training_thread():
+        if not (self._phases.on_training_thread() or gradient.is_cuda):
             return
         if not self._in_backward:
             self._syncs, self._issued = False, self._collectives.issued
@@ -174,6 +179,9 @@ class TrainingHooks:
 
     def _compute_ends(self) -> None:
         """Before DDP's own callback, which waits for the reductions."""
+        if not self._phases.switch.on:  # the one count is all that is wanted
+            self._backward_ends()
+            return
         self._blocked = self._phases.begin(Phase.BLOCKED, 0)
         private.after_backward(self._when_backward_ends)
 

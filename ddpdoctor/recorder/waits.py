@@ -47,7 +47,7 @@ class Waits:
 
     def _begins(self) -> Awaited | int | None:
         """The blocking call that waits here, or the serial number of a new record."""
-        if not self._phases.on_training_thread():
+        if not self._phases.switch.on or not self._phases.on_training_thread():
             return None
         caller = self._collectives.caller(sys._getframe(1))
         awaited = self._collectives.take_awaited(caller)

@@ -29,6 +29,7 @@ FULL: Final = 0.75  # thinned out beyond this, the next doubling is due at once
 StepRow = tuple[int, int, int, int, int, int, int, int]
 _COMMIT: Final = struct.Struct("<I")
 _TIMES: Final = struct.Struct("<qq")  # issued_ns, end_ns
+_ALL_TIMES: Final = struct.Struct("<qqq")  # begin_ns before these
 _GENERATION: Final = struct.Struct("<Q")
 
 
@@ -66,6 +67,9 @@ class RankFile:
         self._ring_used = 0
         self._open: dict[int, int] = {}  # serials of unfinished records: where they lie
         self._generation = 0
+        self._unwritten = 0
+        self._recording = True  # else records get a negative number and are written nowhere
+        self.every = 1  # of the steps that the stride leaves, those divisible by it are in detail
         self.stride = 1  # steps divisible by it are in the detail
         self.closed = False
         self._stopped: str | None = None
@@ -95,7 +99,7 @@ class RankFile:
             "stopped": self._stopped, **regions,
         }  # fmt: skip
         raw = json.dumps(header, ensure_ascii=False).encode(errors="replace")
-        if len(raw) > events.HEADER_SPACE - events.PREAMBLE.size - _GENERATION.size:
+        if len(raw) > events.PROGRESS_OFFSET - events.PREAMBLE.size:
             raise ValueError(f"the facts of rank {self.rank.rank} take {len(raw)} bytes")
         preamble = events.PREAMBLE.pack(events.MAGIC, events.SCHEMA_VERSION, len(raw))
         write_at(fd, preamble + raw, 0)
@@ -119,6 +123,9 @@ class RankFile:
         nbytes: int,
     ) -> int:
         """Write one record and return its serial number, by which `finish` completes it."""
+        if not self._recording:
+            self._unwritten -= 1
+            return self._unwritten
         with self._lock:
             self._serial = serial = self._serial + 1
             record = DETAIL_RECORD.pack(
@@ -127,7 +134,8 @@ class RankFile:
             )  # fmt: skip
             if self._detail_used >= self._detail.records:
                 self._thin_out()
-            if step % self.stride == 0 and self._detail_used < self._detail.records:
+            kept = step % self.stride == 0 and step % self.every == 0
+            if kept and self._detail_used < self._detail.records:
                 place = self._detail.place(self._detail_used)
                 self._detail_used += 1
                 write_at(self._fd, record, place)
@@ -173,6 +181,9 @@ class RankFile:
         raw = _GENERATION.pack(self._generation)
         write_at(self._fd, raw, events.GENERATION_OFFSET)
 
+    def record(self, on: bool) -> None:
+        self._recording = on
+
     @property
     def records(self) -> int:
         """How many were added so far."""
@@ -191,14 +202,32 @@ class RankFile:
 
         With `end_ns` 0 the end stays unknown. A record that is no longer kept is passed over.
         """
+        if serial < 0:
+            return
         with self._lock:
             place = self._open.pop(serial, None)
             if place is not None and not self.closed:
                 raw = _TIMES.pack(issued_ns, end_ns)
                 write_at(self._fd, raw, place + events.ISSUED_OFFSET)
 
+    def retime(self, serial: int, begin_ns: int, end_ns: int) -> None:
+        """Finish an open record by another clock. When its call came back is not known by that."""
+        with self._lock:
+            place = self._open.pop(serial, None)
+            if place is not None and not self.closed:
+                raw = _ALL_TIMES.pack(begin_ns, 0, end_ns)
+                write_at(self._fd, raw, place + events.BEGIN_OFFSET)
+
+    def progress(self, raw: bytes) -> None:
+        """For `ddpdoctor record`: which step is under way, though none of it is written."""
+        with self._lock:
+            if not self.closed:
+                write_at(self._fd, raw, events.PROGRESS_OFFSET)
+
     def flag(self, serial: int, flags: int) -> None:
         """Set further flags of a record, which may be finished already."""
+        if serial < 0:
+            return
         with self._lock:
             place = None if self.closed else self._find(serial)
             if place is not None:

@@ -38,7 +38,7 @@ def _watch(ddp_class: Any) -> None:
     construct = ddp_class.__init__
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        recorder = _begin()
+        recorder = _begin(args[0] if args else kwargs.get("module"))
         construct(self, *args, **kwargs)
         if recorder is not None:
             recorder.guard.run(recorder.add, self)
@@ -47,7 +47,7 @@ def _watch(ddp_class: Any) -> None:
     ddp_class.__init__ = __init__
 
 
-def _begin() -> Any:
+def _begin(module: Any) -> Any:
     """The recorder; None, with a sentence, where ddpdoctor is not installed for this Python."""
     if importlib.util.find_spec("ddpdoctor") is None:
         sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(_HERE))))
@@ -56,7 +56,7 @@ def _begin() -> Any:
     except ImportError as error:
         sys.stderr.write(f"ddpdoctor: cannot record here; training goes on ({error})\n")
         return None
-    return begin()
+    return begin(module)
 
 
 def _chain() -> None:
