@@ -23,6 +23,7 @@ from ddpdoctor.regular import read_up_to
 Fact = TypeVar("Fact")
 
 MAX_FACTS_BYTES: Final = 64 * 1024 * 1024
+MOST_CLOCKS: Final = 10_000  # measurements; one every ten minutes for two months
 MOST_NOTES: Final = 20  # of lines that cannot be read; the rest is counted
 UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)  # what decoding may raise
 
@@ -46,7 +47,7 @@ class Facts:
     drawn: dict[tuple[int, int], DrawnIndices] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     cost: RecorderCost | None = None
-    clock: ClockOffset | None = None
+    clocks: list[ClockOffset] = field(default_factory=list)
     stall: Stall | None = None
     ddp_groups: list[GroupInfo] = field(default_factory=list)
 
@@ -112,7 +113,9 @@ def _take_fact(facts: Facts, line: bytes) -> None:
     elif fact.fact == "note":
         facts.notes.append(_decode(fact, str))
     elif fact.fact == "clock":
-        facts.clock = _decode(fact, ClockOffset)
+        offset = _decode(fact, ClockOffset)
+        if len(facts.clocks) < MOST_CLOCKS:
+            facts.clocks.append(offset)
     elif fact.fact == "stall":
         facts.stall = msgspec.json.decode(fact.data, type=Stall | None)
     elif fact.fact == "cost":

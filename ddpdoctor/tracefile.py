@@ -101,7 +101,7 @@ class RankTrace:
     notes: tuple[str, ...] = ()
     cost: RecorderCost | None = None
     ddp_groups: tuple[GroupInfo, ...] = ()  # over which the wrapped models reduce
-    clock: ClockOffset | None = None  # to rank 0's clock, where it is another one
+    clocks: tuple[ClockOffset, ...] = ()  # to rank 0's clock, where it is another one
     stall: Stall | None = None  # where it stands still
 
 
@@ -268,7 +268,7 @@ def read_rank(path: Path) -> tuple[Header, RankTrace]:
         tuple(facts.notes),
         facts.cost,
         tuple(facts.ddp_groups),
-        facts.clock,
+        tuple(facts.clocks),
         facts.stall,
     )
     return header, trace

@@ -59,8 +59,7 @@ class Recorder:
         self._sentinel = Sentinel(
             self._phases, self._sites, self._facts, guard, lambda: self._file.records
         )
-        info = self._file.rank
-        self._clock = ClockSync(self.rank, world_size, info.clock_id, self._facts.clock)
+        self._clock = ClockSync(self._file.rank, self._facts.clock, guard)
         self._registration = _register(self.rank, world_size, self.folder)
         self._pid = os.getpid()
         self._closed = False
