@@ -35,6 +35,7 @@ from ddpdoctor.events import (
     Stall,
 )
 from ddpdoctor.factsfile import UNREADABLE, RecorderCost, read_facts
+from ddpdoctor.localrecords import where_they_lie
 from ddpdoctor.plausible import plausible
 from ddpdoctor.regular import opened
 
@@ -147,7 +148,7 @@ def _joined(folder: Path, read: list[tuple[Header, RankTrace]], errors: list[Bad
             problems.append(f"{trace.path}: is of rank {trace.info.rank}, as {first} is; left out")
         else:
             by_rank[trace.info.rank] = trace
-    problems += _missing(by_rank, info, errors)
+    problems += [line + where_they_lie(folder, by_rank) for line in _missing(by_rank, info, errors)]
     ranks = tuple(by_rank[rank] for rank in sorted(by_rank))
     return Run(folder, info, ranks, tuple(problems))
 
@@ -217,7 +218,10 @@ def _attempt_folder(path: Path) -> Path:
             return numbered[-1]
     except OSError as error:
         raise NotARun(f"{path}: cannot be read ({error.strerror})") from error
-    raise NotARun(f"{path}: holds no rank file (rank*.ddt), so it is not a recorded run")
+    away = where_they_lie(attempts[-1] if attempts else path)
+    raise NotARun(
+        f"{path}: holds no rank file (rank*.ddt)" + (away or ", so it is not a recorded run")
+    )
 
 
 def rank_files(folder: Path) -> Iterator[Path]:

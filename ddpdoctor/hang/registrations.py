@@ -22,6 +22,7 @@ class Registration:
     rank: int
     world_size: int
     run_folder: str
+    record: str  # the rank's file
 
 
 def folders_of(uid: int, runtime_folder: str | None, temporary_folder: str | None) -> list[Path]:
@@ -52,6 +53,7 @@ def read_registrations(folder: Path) -> Iterator[Registration]:
                 int(facts["rank"]),
                 int(facts["world_size"]),
                 str(facts["run_folder"]),
+                str(facts["record"]),
             )
         except (OSError, ValueError, KeyError, TypeError):
             continue

@@ -23,6 +23,7 @@ from ddpdoctor.recorder.guard import Guard
 from ddpdoctor.recorder.loader import LoaderHooks
 from ddpdoctor.recorder.naming import agree_on_attempt
 from ddpdoctor.recorder.phases import Phases
+from ddpdoctor.recorder.placement import FACTS_SUFFIX, Placement
 from ddpdoctor.recorder.rankfacts import rank_info
 from ddpdoctor.recorder.registration import register
 from ddpdoctor.recorder.sentinel import Sentinel
@@ -47,9 +48,9 @@ class Recorder:
         run = RunInfo(run_id, attempt, world_size, str(dist.get_backend()))
         self.folder = runs / run_id / f"attempt-{attempt}"
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"rank{self.rank:05d}.ddt"
-        self._file = RankFile(path, run, rank_info(self.rank, world_size))
-        self._facts = FactsFile(path.with_suffix(".facts.jsonl"))
+        self._place = Placement(self.folder / f"rank{self.rank:05d}.ddt", self.rank)
+        self._file = RankFile(self._place.path, run, rank_info(self.rank, world_size))
+        self._facts = FactsFile(self._place.path.with_suffix(FACTS_SUFFIX))
         self._sites = CallSites(self._facts.site)
         self._phases = Phases(self._file)
         self._collectives = Collectives(self._file, self._facts, self._phases, self._sites, guard)
@@ -60,7 +61,7 @@ class Recorder:
             self._phases, self._sites, self._facts, guard, lambda: self._file.records
         )
         self._clock = ClockSync(self._file.rank, self._facts.clock, guard)
-        self._registration = _register(self.rank, world_size, self.folder)
+        self._registration = _register(self.rank, world_size, self._place)
         self._pid = os.getpid()
         self._closed = False
 
@@ -82,6 +83,7 @@ class Recorder:
         with ExitStack() as last_first:
             if self._registration is not None:
                 last_first.callback(self._registration.unlink, missing_ok=True)
+            last_first.callback(self._place.bring_home)
             last_first.callback(self._facts.close)
             last_first.callback(self._file.close)
             last_first.callback(self._write_last_facts)
@@ -148,10 +150,10 @@ def _warn_off(error: Exception) -> None:
             recorder.stop(error)
 
 
-def _register(rank: int, world_size: int, folder: Path) -> Path | None:
+def _register(rank: int, world_size: int, place: Placement) -> Path | None:
     """Registering helps `diagnose` to find this process; recording does not depend on it."""
     try:
-        return register(rank, world_size, folder)
+        return register(rank, world_size, place.home.parent, place.path)
     except OSError as error:
         log.info("ddpdoctor: not registered (%s)", error)
         return None
