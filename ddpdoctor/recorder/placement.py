@@ -76,6 +76,7 @@ class Placement:
     def __init__(self, home: Path, rank: int) -> None:
         self.home = home
         self.path = home
+        self.answers = True  # False once the run folder did not take the copy
         self._rank = rank
         self._note = home.with_suffix(SUFFIX)
         if writes_locally(home.parent):
@@ -97,6 +98,7 @@ class Placement:
         if copy.is_alive():
             failed.append(TimeoutError(f"not done after {COPY_S:.0f} s"))
         if failed:
+            self.answers = False
             log.warning(
                 "ddpdoctor: the record of rank %d could not be copied into %s (%s); it is kept "
                 "in %s on %s",

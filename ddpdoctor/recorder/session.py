@@ -48,9 +48,9 @@ class Recorder:
         run = RunInfo(run_id, attempt, world_size, str(dist.get_backend()))
         self.folder = runs / run_id / f"attempt-{attempt}"
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._place = Placement(self.folder / f"rank{self.rank:05d}.ddt", self.rank)
-        self._file = RankFile(self._place.path, run, rank_info(self.rank, world_size))
-        self._facts = FactsFile(self._place.path.with_suffix(FACTS_SUFFIX))
+        self.place = Placement(self.folder / f"rank{self.rank:05d}.ddt", self.rank)
+        self._file = RankFile(self.place.path, run, rank_info(self.rank, world_size))
+        self._facts = FactsFile(self.place.path.with_suffix(FACTS_SUFFIX))
         self._sites = CallSites(self._facts.site)
         self._phases = Phases(self._file)
         self._collectives = Collectives(self._file, self._facts, self._phases, self._sites, guard)
@@ -61,7 +61,7 @@ class Recorder:
             self._phases, self._sites, self._facts, guard, lambda: self._file.records
         )
         self._clock = ClockSync(self._file.rank, self._facts.clock, guard)
-        self._registration = _register(self.rank, world_size, self._place)
+        self._registration = _register(self.rank, world_size, self.place)
         self._pid = os.getpid()
         self._closed = False
 
@@ -83,7 +83,7 @@ class Recorder:
         with ExitStack() as last_first:
             if self._registration is not None:
                 last_first.callback(self._registration.unlink, missing_ok=True)
-            last_first.callback(self._place.bring_home)
+            last_first.callback(self.place.bring_home)
             last_first.callback(self._facts.close)
             last_first.callback(self._file.close)
             last_first.callback(self._write_last_facts)
@@ -128,7 +128,7 @@ def _close_at_exit(recorder: Recorder, guard: Guard) -> None:
     def close() -> None:
         stopped = not guard.active  # and said so then
         Guard(_say_nothing if stopped else _warn_off).run(recorder.close)
-        if recorder.rank == 0:
+        if recorder.rank == 0 and recorder.place.answers:
             Guard(_say_nothing).run(print_end_report, recorder.folder)
 
     multiprocessing_util.Finalize(None, close, exitpriority=_CLOSE_BEFORE_OTHERS)

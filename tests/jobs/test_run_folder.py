@@ -6,17 +6,21 @@ import json
 import os
 import shutil
 import signal
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from ddpdoctor.errors import DdpDoctorError
 from ddpdoctor.tracefile import read_rank
-from tests.launching import TRAIN, ddpdoctor, environment, finish, started, torchrun
+from tests.launching import ROOT, TRAIN, ddpdoctor, environment, finish, started, torchrun
 
 pytestmark = pytest.mark.job
+
+SERVER = ROOT / "tests" / "passing_folder.py"
 
 
 @pytest.fixture
@@ -48,17 +52,65 @@ def pid_after_some_steps(path: Path) -> int:
     return trace.info.pid if len(trace.steps) >= 30 else 0
 
 
-def test_a_record_that_was_made_locally_is_in_the_run_folder_at_the_end(
-    temporary: Path, tmp_path: Path
+@dataclass(frozen=True)
+class FarFolder:
+    """A mounted file system of a kind that is taken for one on the network."""
+
+    path: Path
+    behind: Path  # where its files really are
+    server: int  # pid; while it is stopped, nothing that asks the file system comes back
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Iterator[FarFolder]:
+    if os.getuid() != 0 or not Path("/dev/fuse").exists():
+        pytest.skip("mounting needs root and FUSE")
+    path, behind = tmp_path / "far", tmp_path / "behind"
+    path.mkdir()
+    behind.mkdir()
+    with started([sys.executable, str(SERVER), str(behind), str(path)], tmp_path) as server:
+        if server.stdout is None or server.stdout.readline() != "ready\n":
+            pytest.fail(f"it is not mounted: {server.communicate(timeout=10)[1]}")
+        try:
+            yield FarFolder(path, behind, server.pid)
+        finally:
+            server.kill()  # whoever still waits for it is told that it is gone
+            finish(["umount", "--lazy", str(path)], tmp_path)
+
+
+def on(far: FarFolder, temporary: Path) -> dict[str, str]:
+    return environment(DDPDOCTOR_DIR=str(far.path / "runs"), TMPDIR=str(temporary))
+
+
+def test_the_record_of_a_far_folder_is_made_locally_and_brought_there_at_the_end(
+    far: FarFolder, temporary: Path, tmp_path: Path
 ) -> None:
-    command = torchrun(TRAIN, "--wrap", "--fault", "forward")
-    done = finish(command, tmp_path, elsewhere(temporary))
+    done = finish(torchrun(TRAIN, "--wrap", "--fault", "forward"), tmp_path, on(far, temporary))
 
     assert done.status == 0, done.err
     assert "DD101 late-rank" in done.err  # rank 0's short report, on both ranks
-    names = sorted(path.name for path in tmp_path.glob("ddpdoctor_runs/*/attempt-0/*"))
+    names = sorted(path.name for path in far.behind.glob("runs/*/attempt-0/*"))
     assert names == [f"rank0000{n}.{kind}" for n in range(2) for kind in ("ddt", "facts.jsonl")]
     assert not list(temporary.glob("ddpdoctor-record-*"))
+
+
+def test_a_far_folder_that_answers_no_more_holds_up_no_step(
+    far: FarFolder, temporary: Path, tmp_path: Path
+) -> None:
+    """At the end each rank waits for it a bounded time and says where the record is."""
+    command = torchrun(TRAIN, "--wrap", "--steps", "400", "--fault", "between", "--late-ms", "5")
+    records = lambda: sorted(temporary.glob("ddpdoctor-record-*/*.ddt"))
+    with started(command, tmp_path, on(far, temporary)) as job:
+        wait_until(lambda: len(records()) == 2 and all(map(pid_after_some_steps, records())), job)
+        os.kill(far.server, signal.SIGSTOP)
+        _, err = job.communicate(timeout=90)
+
+    assert job.returncode == 0, err
+    traces = [read_rank(path)[1] for path in records()]
+    assert [len(trace.steps) for trace in traces] == [400, 400]
+    for path in records():
+        assert err.count(f"it is kept in {path.parent} on ") == 1
+    assert "Traceback" not in err
 
 
 def test_of_killed_ranks_the_report_says_where_their_records_are(
