@@ -218,7 +218,7 @@ def _attempt_folder(path: Path) -> Path:
             return numbered[-1]
     except OSError as error:
         raise NotARun(f"{path}: cannot be read ({error.strerror})") from error
-    away = where_they_lie(attempts[-1] if attempts else path)
+    away = where_they_lie(numbered[-1] if numbered else path)
     raise NotARun(
         f"{path}: holds no rank file (rank*.ddt)" + (away or ", so it is not a recorded run")
     )
