@@ -53,7 +53,14 @@ def read_registrations(folder: Path) -> Iterator[Registration]:
                 int(facts["rank"]),
                 int(facts["world_size"]),
                 str(facts["run_folder"]),
-                str(facts["record"]),
+                _record(facts),
             )
         except (OSError, ValueError, KeyError, TypeError):
             continue
+
+
+def _record(facts: dict[str, object]) -> str:
+    """Ranks of an older ddpdoctor do not name it: theirs lies in the run folder."""
+    if "record" in facts:
+        return str(facts["record"])
+    return f"{facts['run_folder']}/rank{int(str(facts['rank'])):05d}.ddt"

@@ -64,9 +64,9 @@ def writes_locally(folder: Path) -> bool:
         return wanted == "1"
     try:
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        local = Path(tempfile.gettempdir()).resolve()
+    except OSError:  # there may be no folder for temporary files
         return False
-    local = Path(tempfile.gettempdir()).resolve()
     return is_remote(folder.resolve(), mounts) and not is_remote(local, mounts)
 
 

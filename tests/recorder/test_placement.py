@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.errors import NotARun
+from ddpdoctor.localrecords import read_local_records, where_they_lie
 from ddpdoctor.recorder.placement import COPY_S, Placement, copy_in_time, is_remote
 from ddpdoctor.tracefile import load_run
 
@@ -80,6 +81,21 @@ def test_until_then_the_run_folder_says_where_it_is(home: Path) -> None:
 
     with pytest.raises(NotARun, match=str(placement.path)):
         load_run(home.parents[1])
+
+
+@pytest.mark.parametrize(
+    "note",
+    ["", "[]", "{}", "\0", '{"rank": -1, "host": "h", "path": "p"}',
+     '{"rank": 1, "host": "h", "path": "' + "p" * 5000 + '"}', "[" * 10_000],
+)  # fmt: skip
+def test_a_note_that_cannot_be_true_is_passed_over(note: str, home: Path) -> None:
+    placement = written(home)
+    home.with_name("rank00001.local.json").write_text(note)
+
+    assert [record.rank for record in read_local_records(home.parent)] == [3]
+    assert "(rank 1)" not in where_they_lie(home.parent)
+    assert str(placement.path) in where_they_lie(home.parent)
+    assert where_they_lie(home.parent, present={3}) == ""
 
 
 def test_what_cannot_come_home_is_kept_and_one_warning_says_where(

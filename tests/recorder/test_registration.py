@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ddpdoctor.hang.registrations import read_registrations
 from ddpdoctor.recorder.registration import register, registration_folder, start_time_ticks
 
 
@@ -25,7 +26,8 @@ def test_a_registration_names_this_process(tmp_path: Path) -> None:
     assert facts["pid"] == os.getpid()
     assert facts["start_time_ticks"] == start_time_ticks(os.getpid())
     assert (facts["rank"], facts["world_size"]) == (3, 8)
-    assert facts["record"] == str(tmp_path / "rank00003.ddt")
+    (read,) = read_registrations(path.parent)
+    assert read.record == str(tmp_path / "rank00003.ddt")
 
 
 def test_a_folder_open_to_others_is_refused(runtime_folder: Path) -> None:
