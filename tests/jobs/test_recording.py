@@ -359,3 +359,20 @@ def test_children_that_a_rank_forks_write_nothing_and_end_well(tmp_path: Path) -
     spans = trace.detail[trace.detail["kind"] == Kind.SPAN]
     assert (spans["code"] == Phase.FORWARD).sum() == 40
     assert (trace.detail["begin_ns"] <= trained_until).all()
+
+
+def test_a_restart_is_a_new_attempt_of_the_same_run(tmp_path: Path) -> None:
+    """With a store for each: in the one that torchrun shares, gloo trips over old keys."""
+    command = ddpdoctor_run(PROGRAMS / "raises_on_rank_1.py")
+    command.insert(command.index("--standalone"), "--max-restarts=1")
+    done = finish(command, tmp_path, environment(TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1"))
+    assert done.status == 1
+
+    (run,) = (tmp_path / "ddpdoctor_runs").iterdir()
+    attempts = sorted(run.iterdir())
+    assert [path.name for path in attempts] == ["attempt-0", "attempt-1"]
+    for number, path in enumerate(attempts):
+        read = load_run(path)
+        assert (read.info.run_id, read.info.attempt) == (run.name, number)
+        assert all(len(rank.steps) for rank in read.ranks)
+    assert load_run(run).path == attempts[1]
