@@ -151,11 +151,11 @@ class _Answers:
             return
         self._rings, self._slots = rings, int(store.add(_SLOTS, 0))
         for slot in set(range(1, self._slots + 1)) - self._left:
-            if store.check([_ask(slot)]):
+            if store.check([_goodbye(slot)]):
+                self._left.add(slot)
+            elif store.check([_ask(slot)]):
                 with suppress(DistStoreError):  # it fell silent; the others are served
                     answer(store, slot, self._now_ns)
-            elif store.check([_goodbye(slot)]):
-                self._left.add(slot)
 
 
 class _Measures:
