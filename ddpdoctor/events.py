@@ -63,6 +63,7 @@ STEP_RECORD: Final = struct.Struct("<" + "".join(code for _, code in STEP_FIELDS
 # overflow an int64 or make no sense. The recorder stays far below.
 MOST_RANKS: Final = 1_000_000
 MOST_NS: Final = 2**62  # of a clock; 146 years
+MOST_CLOCK_ERROR_NS: Final = 60 * 10**9  # the recorder gives up on slower round trips
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Nanoseconds = Annotated[int, Meta(ge=0, le=MOST_NS)]
@@ -143,10 +144,13 @@ class GroupInfo:
 
 @dataclass(frozen=True)
 class ClockOffset:
-    """What to add to a rank's monotonic clock to have rank 0's, known to within the error."""
+    """What to add to a rank's monotonic clock to have rank 0's, known to within the error.
+
+    One measurement, at one time; `ddpdoctor.clocks` says what holds between several.
+    """
 
     offset_ns: Annotated[int, Meta(ge=-MOST_NS, le=MOST_NS)]
-    error_ns: Nanoseconds
+    error_ns: Annotated[int, Meta(ge=0, le=MOST_CLOCK_ERROR_NS)]
     at_ns: Nanoseconds  # on the rank's own clock
 
 

@@ -26,7 +26,7 @@ from ddpdoctor.schedule import Switch
 Fact = TypeVar("Fact")
 
 MAX_FACTS_BYTES: Final = 64 * 1024 * 1024
-MOST_OF_A_KIND: Final = 100_000  # facts that are kept, of those of which each line is one more
+MOST_OF_A_KIND: Final = 20_000  # facts that are kept, of those of which each line is one more
 MOST_NOTES: Final = 20  # of lines that cannot be read; the rest is counted
 UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)  # what decoding may raise
 
@@ -50,7 +50,7 @@ class Facts:
     drawn: dict[tuple[int, int], DrawnIndices] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     cost: RecorderCost | None = None
-    clock: ClockOffset | None = None
+    clocks: list[ClockOffset] = field(default_factory=list)
     stall: Stall | None = None
     end: End | None = None
     switches: list[Switch] = field(default_factory=list)
@@ -130,7 +130,6 @@ def _take_drawn(facts: Facts, fact: _FactLine) -> None:
 # Fields of Facts, and the type of what a line holds.
 _REPLACED: Final[dict[str, tuple[str, Any]]] = {  # the last line counts
     "hot_lines": ("hot_lines", tuple[HotLine, ...]),
-    "clock": ("clock", ClockOffset),
     "stall": ("stall", Stall | None),
     "end": ("end", End),
     "cost": ("cost", RecorderCost),
@@ -138,6 +137,7 @@ _REPLACED: Final[dict[str, tuple[str, Any]]] = {  # the last line counts
 _COLLECTED: Final[dict[str, tuple[str, Any]]] = {  # each line is one more
     "group": ("groups", GroupInfo),
     "ddp": ("ddp_groups", GroupInfo),
+    "clock": ("clocks", ClockOffset),
     "switch": ("switches", Switch),
     "note": ("notes", str),
 }

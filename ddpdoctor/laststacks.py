@@ -15,6 +15,7 @@ from typing import Final
 from ddpdoctor.events import Site
 from ddpdoctor.regular import read_up_to
 
+STACKS_SUFFIX: Final = ".stacks.txt"  # rank00003.stacks.txt, beside the rank's file
 MAX_BYTES: Final = 256 * 1024
 MAX_FRAMES: Final = 100  # of one thread, as faulthandler bounds them itself
 _BY_SIGNAL: Final = re.compile(r"Stack \(most recent call first\):")  # of one thread

@@ -50,7 +50,7 @@ def run_recorded(torchrun_arguments: Sequence[str]) -> tuple[int, bool]:
 
 
 def _attempts(folder: Path) -> set[Path]:
-    return set(folder.glob("*/attempt-*/rank*.ddt"))
+    return set(folder.glob("*/attempt-*/rank[0-9]*"))
 
 
 def _unblock() -> None:

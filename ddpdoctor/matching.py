@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from ddpdoctor.clocks import CommonClock
+from ddpdoctor.clocks import CommonClock, RankClock
 from ddpdoctor.events import Flag, GroupInfo, Kind, Op, Phase
 from ddpdoctor.tracefile import RankTrace
 
@@ -76,7 +76,7 @@ class Collectives:
 def match(ranks: Sequence[RankTrace], clock: CommonClock) -> Collectives:
     """All collectives, with what only the other ranks' records tell."""
     numbering: dict[GroupInfo, int] = {}
-    parts = [_columns_of(trace, clock.offsets_ns[trace.info.rank], numbering) for trace in ranks]
+    parts = [_columns_of(trace, clock.ranks[trace.info.rank], numbering) for trace in ranks]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     sizes = np.array([len(group.ranks) for group in numbering], np.int64)
     columns |= _arrivals(columns, sizes)
@@ -86,7 +86,7 @@ def match(ranks: Sequence[RankTrace], clock: CommonClock) -> Collectives:
 
 
 def _columns_of(
-    trace: RankTrace, offset_ns: int, numbering: dict[GroupInfo, int]
+    trace: RankTrace, clock: RankClock, numbering: dict[GroupInfo, int]
 ) -> dict[str, Ints]:
     records = trace.detail[trace.detail["kind"] == Kind.COLLECTIVE]
     local = [numbering.setdefault(group, len(numbering)) for group in trace.groups]
@@ -98,11 +98,11 @@ def _columns_of(
     columns["rank"] = np.full(len(records), trace.info.rank, np.int64)
     columns["op"] = records["code"].astype(np.int64)
     columns["group"] = number[np.minimum(records["group"], len(local))]
-    columns["arrival_ns"] = records["begin_ns"] + offset_ns
+    columns["arrival_ns"] = clock.to_common(records["begin_ns"])
     for name, recorded in (("issued_ns", "issued_ns"), ("completion_ns", "end_ns")):
         known = records[recorded] > 0
-        columns[name] = np.where(known, records[recorded] + offset_ns, UNKNOWN)
-    sync_ends = _sync_ends(trace) + offset_ns
+        columns[name] = np.where(known, clock.to_common(records[recorded]), UNKNOWN)
+    sync_ends = clock.to_common(_sync_ends(trace))
     columns["completion_ns"] = _within_backward(columns, sync_ends)
     return columns
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # the report on a hang must load without pandas
 
 SCHEMA_VERSION = 1
 BESIDE_THE_STEPS = ("DD4", "DD9")  # codes that look at the launch and at the end of a run
+CLOCK_ERROR_SHARE = 0.01  # of a step: a smaller error changes no verdict on it
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,20 @@ def run_report(analysis: Analysis, results: Sequence[CheckResult]) -> Report:
     for trace in analysis.run.ranks:
         notes += [f"rank {trace.info.rank}: {note}" for note in trace.notes]
     notes += analysis.unfinished
-    if not analysis.tables.clock.comparable:
-        notes.append(
-            "the ranks' clocks cannot be compared, so waiting and transfer are not told apart"
-        )
+    notes += _clock_notes(analysis)
     return Report("run", info.run_id, tuple(results), analysis, tuple(notes))
+
+
+def _clock_notes(analysis: Analysis) -> list[str]:
+    """How far what is said across ranks can be trusted, where that is not far."""
+    clock = analysis.tables.clock
+    if not clock.comparable:
+        return ["the ranks' clocks cannot be compared, so waiting and transfer are not told apart"]
+    error_ms = clock.error_ns / 1e6
+    if analysis.step_ms is None or error_ms < CLOCK_ERROR_SHARE * analysis.step_ms:
+        return []
+    return [f"the hosts' clocks are only known to within {error_ms:.1f} ms: waits that are "
+            "shorter may be transfer, and the other way round"]  # fmt: skip
 
 
 def exceeds(report: Report, fail_on: Severity | None) -> bool:

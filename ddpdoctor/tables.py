@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ddpdoctor.clocks import CommonClock, common_clock
+from ddpdoctor.clocks import CommonClock, RankClock, common_clock
 from ddpdoctor.events import Flag, Kind, Phase
 from ddpdoctor.matching import UNKNOWN, Collectives, match
 from ddpdoctor.tracefile import RankTrace, Records, Run
@@ -115,7 +115,7 @@ def build_tables(run: Run) -> Tables:
     for trace in run.ranks:
         rank = trace.info.rank
         own = matched.of_rank(rank)
-        timeline = _Timeline(trace, own, clock.offsets_ns[rank])
+        timeline = _Timeline(trace, own, clock.ranks[rank])
         segments.append(timeline.segments())
         steps.append(timeline.step_frame())
         own.step[:] = timeline.step_at(own.arrival_ns)
@@ -139,17 +139,17 @@ def _frame(row: type, columns: Mapping[str, npt.NDArray[Any]]) -> pd.DataFrame:
 class _Timeline:
     """Tiles the training thread's time of one rank by its innermost phase."""
 
-    def __init__(self, trace: RankTrace, own: Collectives, offset_ns: int) -> None:
+    def __init__(self, trace: RankTrace, own: Collectives, clock: RankClock) -> None:
         self._rank = trace.info.rank
         detail = trace.detail
-        self._spans = _Spans.of(detail, offset_ns, own)
+        self._spans = _Spans.of(detail, clock, own)
         blocked = _blocked(self._spans, own)
         step_records = detail[detail["kind"] == Kind.STEP]
         step_records = step_records[np.argsort(step_records["begin_ns"], kind="stable")]
         self._step_number = step_records["step"].astype(np.int64)
         self._step_sync = step_records["sync"].astype(np.int64)
-        self._step_begin = step_records["begin_ns"] + offset_ns
-        self._step_end = step_records["end_ns"] + offset_ns
+        self._step_begin = clock.to_common(step_records["begin_ns"])
+        self._step_end = clock.to_common(step_records["end_ns"])
         self._run_queue = step_records["nbytes"].astype(np.int64)
         transfers = _union(own.last_arrival_ns, own.completion_ns)
         self._times = np.unique(
@@ -260,13 +260,12 @@ class _Spans:
     latest_ns: int
 
     @classmethod
-    def of(cls, detail: Records, offset_ns: int, own: Collectives) -> _Spans:
+    def of(cls, detail: Records, clock: RankClock, own: Collectives) -> _Spans:
         records = detail[np.isin(detail["kind"], (Kind.SPAN, Kind.WAIT))]
-        begin = records["begin_ns"] + offset_ns
-        latest = max(
-            [begin.max(initial=0), own.latest_ns, records["end_ns"].max(initial=0) + offset_ns]
-        )
-        end = np.where(records["end_ns"] > 0, records["end_ns"] + offset_ns, latest)
+        begin, end = clock.to_common(records["begin_ns"]), clock.to_common(records["end_ns"])
+        ended = records["end_ns"] > 0
+        latest = max(begin.max(initial=0), end[ended].max(initial=0), own.latest_ns)
+        end = np.where(ended, end, latest)
         phase = records["code"].astype(np.int64)
         phase[(records["flags"] & Flag.NO_GRAD) > 0] = Phase.BETWEEN
         is_blocked = phase == Phase.BLOCKED

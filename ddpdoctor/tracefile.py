@@ -36,7 +36,8 @@ from ddpdoctor.events import (
     Stall,
 )
 from ddpdoctor.factsfile import UNREADABLE, RecorderCost, read_facts
-from ddpdoctor.laststacks import LastStacks, read_last_stacks
+from ddpdoctor.laststacks import STACKS_SUFFIX, LastStacks, read_last_stacks
+from ddpdoctor.localrecords import where_they_lie
 from ddpdoctor.plausible import plausible
 from ddpdoctor.regular import opened
 from ddpdoctor.schedule import Switch
@@ -104,7 +105,7 @@ class RankTrace:
     notes: tuple[str, ...] = ()
     cost: RecorderCost | None = None
     ddp_groups: tuple[GroupInfo, ...] = ()  # over which the wrapped models reduce
-    clock: ClockOffset | None = None  # to rank 0's clock, where it is another one
+    clocks: tuple[ClockOffset, ...] = ()  # to rank 0's clock, where it is another one
     stall: Stall | None = None  # where it stands still
     end: End | None = None  # as it noted it; None: it ended without a word, or still runs
     stopped: str | None = None  # why recording ended before the training
@@ -154,7 +155,7 @@ def _joined(folder: Path, read: list[tuple[Header, RankTrace]], errors: list[Bad
             problems.append(f"{trace.path}: is of rank {trace.info.rank}, as {first} is; left out")
         else:
             by_rank[trace.info.rank] = trace
-    problems += _missing(by_rank, info, errors)
+    problems += [line + where_they_lie(folder, by_rank) for line in _missing(by_rank, info, errors)]
     ranks = tuple(by_rank[rank] for rank in sorted(by_rank))
     return Run(folder, info, ranks, tuple(problems))
 
@@ -224,7 +225,10 @@ def attempt_folder(path: Path) -> Path:
             return numbered[-1]
     except OSError as error:
         raise NotARun(f"{path}: cannot be read ({error.strerror})") from error
-    raise NotARun(f"{path}: holds no rank file (rank*.ddt), so it is not a recorded run")
+    away = where_they_lie(numbered[-1] if numbered else path)
+    raise NotARun(
+        f"{path}: holds no rank file (rank*.ddt)" + (away or ", so it is not a recorded run")
+    )
 
 
 def rank_files(folder: Path) -> Iterator[Path]:
@@ -275,11 +279,11 @@ def read_rank(path: Path) -> tuple[Header, RankTrace]:
         notes=tuple(facts.notes),
         cost=facts.cost,
         ddp_groups=tuple(facts.ddp_groups),
-        clock=facts.clock,
+        clocks=tuple(facts.clocks),
         stall=facts.stall,
         end=facts.end,
         stopped=header.stopped,
-        last_stacks=read_last_stacks(path.with_suffix(".stacks.txt")),
+        last_stacks=read_last_stacks(path.with_suffix(STACKS_SUFFIX)),
         switches=tuple(facts.switches),
     )
     return header, trace

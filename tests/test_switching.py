@@ -106,7 +106,7 @@ def test_a_look_at_a_hang_does_not_take_an_old_record_for_the_present(
     file.add(Kind.COLLECTIVE, Op.ALL_REDUCE, 0, 0, 3, 3, 7, 0, -1, 0, -1, 100, 0, 0, 4)
     facts.switched(Switch(4, on))
 
-    last = last_collectives(str(file.path.parent), 0)
+    last = last_collectives(str(file.path))
 
     assert [each.seq for each in last] == [7] * known
     facts.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+import numpy as np
+
 from ddpdoctor.analysis.model import Cause, EarlyEnd, WaitedInVain
 from ddpdoctor.clocks import CommonClock
 from ddpdoctor.events import End, EndKind, Flag, Kind, Op, Phase
@@ -76,7 +78,8 @@ def _is_in_collective(trace: RankTrace) -> bool:
 
 
 def _at_ns(trace: RankTrace, clock: CommonClock) -> int:
-    return (trace.end.at_ns if trace.end else 0) + clock.offsets_ns[trace.info.rank]
+    at_ns = np.array([trace.end.at_ns if trace.end else 0], np.int64)
+    return int(clock.ranks[trace.info.rank].to_common(at_ns)[0])
 
 
 def _is_own_fault(trace: RankTrace) -> bool:

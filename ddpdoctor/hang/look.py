@@ -156,7 +156,7 @@ class _Looking:
         """With what is dear to find out, and told once: its records and its loader's workers."""
         known = member.registration
         if known is not None:
-            found = last_collectives(known.run_folder, known.rank)
+            found = last_collectives(known.record)
             rank = replace(rank, collectives=found, in_band=in_band.get(member.pid))
         if activity.place_of(rank).activity is activity.Activity.LOADER:
             rank = replace(rank, workers=self._workers(rank.pid))

@@ -9,12 +9,12 @@ from ddpdoctor.errors import DdpDoctorError
 from ddpdoctor.hang.snapshot import LastCollective
 
 
-def last_collectives(run_folder: str, rank: int) -> tuple[LastCollective, ...]:
+def last_collectives(record: str) -> tuple[LastCollective, ...]:
     """The newest numbered collective of each group, from the rank's own file, if it records."""
     from ddpdoctor.tracefile import read_rank  # numpy: only where a rank was recorded
 
     try:
-        _, trace = read_rank(Path(run_folder) / f"rank{rank:05d}.ddt")
+        _, trace = read_rank(Path(record))
     except (DdpDoctorError, OSError):
         return ()
     if trace.switches and not trace.switches[-1].on:

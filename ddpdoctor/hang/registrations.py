@@ -23,6 +23,7 @@ class Registration:
     world_size: int
     run_folder: str
     socket: Path  # where torch answers for this rank, if it does
+    record: str  # the rank's file
 
 
 def folders_of(uid: int, runtime_folder: str | None, temporary_folder: str | None) -> list[Path]:
@@ -54,6 +55,14 @@ def read_registrations(folder: Path) -> Iterator[Registration]:
                 int(facts["world_size"]),
                 str(facts["run_folder"]),
                 path.with_suffix(".sock"),
+                _record(facts),
             )
         except (OSError, ValueError, KeyError, TypeError):
             continue
+
+
+def _record(facts: dict[str, object]) -> str:
+    """Ranks of an older ddpdoctor do not name it: theirs lies in the run folder."""
+    if "record" in facts:
+        return str(facts["record"])
+    return f"{facts['run_folder']}/rank{int(str(facts['rank'])):05d}.ddt"

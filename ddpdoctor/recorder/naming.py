@@ -22,9 +22,19 @@ def agree_on_attempt(runs: Path) -> tuple[str, int]:
     """Run id and attempt number. The rank that asks first names them; nobody waits for another."""
     run_id = _proposed_run_id()
     proposal = f"{run_id}/{_next_attempt(runs / run_id)}"
-    agreed = private.default_store().compare_set(_STORE_KEY, "", proposal)
+    agreed = private.default_store().compare_set(_store_key(), "", proposal)
     run_id, _, attempt = str(agreed, "utf-8").rpartition("/")
     return run_id, int(attempt)
+
+
+def _store_key() -> str:
+    """After a restart torchrun may hand out the store of the life before, with its keys.
+
+    On one host all ranks know which life it is; agents of several hosts may count differently.
+    """
+    on_one_host = os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
+    life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if on_one_host else "0"
+    return f"{_STORE_KEY}/{life}"
 
 
 def _proposed_run_id() -> str:

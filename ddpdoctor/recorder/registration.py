@@ -31,8 +31,11 @@ def registration_folder() -> Path:
     return folder
 
 
-def register(rank: int, world_size: int, run_folder: Path) -> Path:
-    """Write `<pid>.json` and return its path; the process removes it when it ends well."""
+def register(rank: int, world_size: int, run_folder: Path, record: Path) -> Path:
+    """Write `<pid>.json` and return its path; the process removes it when it ends well.
+
+    `record` is the rank's file, which may lie outside the run folder while it is written.
+    """
     path = registration_folder() / f"{os.getpid()}.json"
     facts = {
         "pid": os.getpid(),
@@ -40,6 +43,7 @@ def register(rank: int, world_size: int, run_folder: Path) -> Path:
         "rank": rank,
         "world_size": world_size,
         "run_folder": str(run_folder.absolute()),
+        "record": str(record.absolute()),
     }
     unfinished = path.with_suffix(".tmp")
     unfinished.write_text(json.dumps(facts), encoding="utf-8")

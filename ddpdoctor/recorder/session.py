@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpdoctor.events import GroupInfo, RunInfo
+from ddpdoctor.laststacks import STACKS_SUFFIX
 from ddpdoctor.recorder import _torch_private as private
 from ddpdoctor.recorder.backup import Backup
 from ddpdoctor.recorder.callsite import CallSites
@@ -27,6 +28,7 @@ from ddpdoctor.recorder.guard import Guard
 from ddpdoctor.recorder.loader import LoaderHooks
 from ddpdoctor.recorder.naming import agree_on_attempt
 from ddpdoctor.recorder.phases import Phases
+from ddpdoctor.recorder.placement import FACTS_SUFFIX, Placement
 from ddpdoctor.recorder.rankfacts import rank_info
 from ddpdoctor.recorder.registration import register
 from ddpdoctor.recorder.sentinel import Sentinel
@@ -58,11 +60,12 @@ class Recorder:
         run = RunInfo(run_id, attempt, world_size, str(dist.get_backend()))
         self.folder = runs / run_id / f"attempt-{attempt}"
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"rank{self.rank:05d}.ddt"
+        self.place = Placement(self.folder / f"rank{self.rank:05d}.ddt", self.rank)
+        path = self.place.path
         info = rank_info(self.rank, world_size, device)
         self._file = RankFile(path, run, info, settings.budget_mb * _MB)
         self._file.every = settings.detail_every
-        self._facts = FactsFile(path.with_suffix(".facts.jsonl"))
+        self._facts = FactsFile(path.with_suffix(FACTS_SUFFIX))
         self._sites = CallSites(self._facts.site)
         self._cost_ns = 0  # of the steps that were recorded, while none is
         self._timed = timed(self._file, device)
@@ -73,7 +76,7 @@ class Recorder:
         self._training = TrainingHooks(self._phases, self._collectives, self._sites, guard)
         self._loaders = LoaderHooks(self._phases, self._facts, self._sites, guard)
         self._ending = Ending(self._phases, self._facts, guard)
-        self._backup = Backup(path.with_suffix(".stacks.txt"), self._facts)
+        self._backup = Backup(path.with_suffix(STACKS_SUFFIX), self._facts)
         stalls = StallWatch(self._phases, self._sites, self._facts, self._file, self._backup)
         control = ControlFile(
             self.folder / CONTROL_FILE,
@@ -85,8 +88,8 @@ class Recorder:
         self._sentinel = Sentinel(
             self._phases, self._sites, self._facts, guard, stalls, control.poll
         )
-        self._clock = ClockSync(self.rank, world_size, info.clock_id, self._facts.clock)
-        self._registration = _register(self.rank, world_size, self.folder)
+        self._clock = ClockSync(info, self._facts.clock, guard)
+        self._registration = _register(self.rank, world_size, self.place)
         self._server = WorkerServer()
         self._pid = os.getpid()
         self._closed = False
@@ -121,6 +124,7 @@ class Recorder:
             if self._registration is not None:
                 last_first.callback(self._registration.unlink, missing_ok=True)
             last_first.callback(self._server.close)
+            last_first.callback(self.place.bring_home)
             last_first.callback(self._facts.close)
             last_first.callback(self._file.close)
             last_first.callback(self._write_last_facts)
@@ -180,7 +184,8 @@ def _close_at_exit(recorder: Recorder, guard: Guard) -> None:
     def close() -> None:
         stopped = not guard.active  # and said so then
         Guard(_say_nothing if stopped else _warn_off).run(recorder.close)
-        if recorder.rank == 0 and recorder.settings.report:
+        reports = recorder.settings.report and recorder.place.answers
+        if recorder.rank == 0 and reports:
             Guard(_say_nothing).run(print_end_report, recorder.folder)
 
     multiprocessing_util.Finalize(None, close, exitpriority=_CLOSE_BEFORE_OTHERS)
@@ -202,10 +207,10 @@ def _warn_off(error: Exception) -> None:
             recorder.stop(error)
 
 
-def _register(rank: int, world_size: int, folder: Path) -> Path | None:
+def _register(rank: int, world_size: int, place: Placement) -> Path | None:
     """Registering helps `diagnose` to find this process; recording does not depend on it."""
     try:
-        return register(rank, world_size, folder)
+        return register(rank, world_size, place.home.parent, place.path)
     except OSError as error:
         log.info("ddpdoctor: not registered (%s)", error)
         return None

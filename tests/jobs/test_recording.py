@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -14,7 +15,7 @@ import torch
 
 from ddpdoctor import load_run
 from ddpdoctor.errors import DdpDoctorError
-from ddpdoctor.events import Flag
+from ddpdoctor.events import Flag, Kind, Phase
 from ddpdoctor.recorder.collectives import STEPS_ALL_TIMED, TIMED_EVERY
 from ddpdoctor.tracefile import RankTrace
 from tests.launching import (
@@ -189,10 +190,14 @@ def test_a_full_disk_costs_one_warning_and_the_training_ends_well(tmp_path: Path
             tmp_path,
             environment(DDPDOCTOR_DIR=str(disk)),
         )
+        (run,) = disk.iterdir()
+        ranks = load_run(run).ranks
     finally:
         finish(["umount", str(disk)], tmp_path)
 
     assert done.status == 0, done.err
+    assert all(len(rank.steps) for rank in ranks)
+    assert any("recording ended before the training" in note for r in ranks for note in r.notes)
     assert_one_warning_a_rank(done, "No space left on device")
 
 
@@ -340,6 +345,39 @@ def test_ranks_whose_clocks_differ_are_brought_together(tmp_path: Path) -> None:
     victim, _ = report["time"]["ranks"]
     assert victim["wait_ms"] == pytest.approx(LATE_MS, abs=LATE_MS / 4)
     (run,) = (tmp_path / "ddpdoctor_runs").iterdir()
-    clock = load_run(run).ranks[1].clock
-    assert clock is not None
+    clock, *_ = load_run(run).ranks[1].clocks
     assert abs(clock.offset_ns + 5000 * 10**9) <= clock.error_ns
+
+
+def test_children_that_a_rank_forks_write_nothing_and_end_well(tmp_path: Path) -> None:
+    """Neither one that it forks itself nor the workers of its loader."""
+    done = finish(torchrun(PROGRAMS / "forks.py", ranks=1), tmp_path)
+    assert done.status == 0, done.err
+
+    trained_until = int(re.search(r"trained until (\d+)", done.out)[1])
+    assert "child ended with 0" in done.out
+    assert "Traceback" not in done.err
+    assert done.err.count("ddpdoctor · run") == 1
+    (run,) = (tmp_path / "ddpdoctor_runs").iterdir()
+    (trace,) = load_run(run).ranks
+    assert trace.closed
+    spans = trace.detail[trace.detail["kind"] == Kind.SPAN]
+    assert (spans["code"] == Phase.FORWARD).sum() == 40
+    assert (trace.detail["begin_ns"] <= trained_until).all()
+
+
+def test_a_restart_is_a_new_attempt_of_the_same_run(tmp_path: Path) -> None:
+    """With a store for each: in the one that torchrun shares, gloo trips over old keys."""
+    command = ddpdoctor_run(PROGRAMS / "raises_on_rank_1.py")
+    command.insert(command.index("--standalone"), "--max-restarts=1")
+    done = finish(command, tmp_path, environment(TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1"))
+    assert done.status == 1
+
+    (run,) = (tmp_path / "ddpdoctor_runs").iterdir()
+    attempts = sorted(run.iterdir())
+    assert [path.name for path in attempts] == ["attempt-0", "attempt-1"]
+    for number, path in enumerate(attempts):
+        read = load_run(path)
+        assert (read.info.run_id, read.info.attempt) == (run.name, number)
+        assert all(len(rank.steps) for rank in read.ranks)
+    assert load_run(run).path == attempts[1]

@@ -3,76 +3,33 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.launching import TRAIN, ddpdoctor, environment, finish, started
+from tests.hosts import ip, namespaces, needs_root, train
+from tests.launching import ddpdoctor, finish
 
-pytestmark = [
-    pytest.mark.job,
-    pytest.mark.skipif(os.getuid() != 0, reason="network namespaces and tbf need root"),
-]
+pytestmark = [pytest.mark.job, needs_root]
 
 RATE_MBIT = 200
-
-
-def ip(*arguments: str) -> None:
-    done = finish(["ip", *arguments], Path("/"))
-    assert done.status == 0, done.err
 
 
 @pytest.fixture
 def two_hosts() -> Iterator[list[str]]:
     """Names of two namespaces, joined by a pair of interfaces of RATE_MBIT in each direction."""
-    names = [f"ddpdoctor-{os.getpid()}-{index}" for index in range(2)]
-    with ExitStack() as cleanup:
-        for name in names:
-            ip("netns", "add", name)
-            cleanup.callback(ip, "netns", "del", name)
-        ip(
-            "-n",
-            names[0],
-            "link",
-            "add",
-            "eth0",
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "eth0",
-            "netns",
-            names[1],
-        )
-        for index, name in enumerate(names):
-            ip("-n", name, "link", "set", "lo", "up")
-            ip("-n", name, "addr", "add", f"10.77.0.{index + 1}/24", "dev", "eth0")
+    with namespaces(2) as names:
+        one, other = names
+        pair = f"link add eth0 type veth peer name eth0 netns {other}"
+        ip("-n", one, *pair.split())
+        for number, name in enumerate(names, 1):
+            ip("-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
             ip("-n", name, "link", "set", "eth0", "up")
             shape = f"qdisc add dev eth0 root tbf rate {RATE_MBIT}mbit burst 64kb latency 100ms"
             shaped = finish(["tc", "-n", name, *shape.split()], Path("/"))
             assert shaped.status == 0, shaped.err
         yield names
-
-
-def train(hosts: list[str], folder: Path, *arguments: str) -> None:
-    """One rank in each namespace, started together."""
-    with ExitStack() as running:
-        jobs = []
-        for index, host in enumerate(hosts):
-            command = [
-                "ip", "netns", "exec", host, sys.executable, "-m", "torch.distributed.run",
-                "--nnodes", "2", "--node-rank", str(index), "--nproc-per-node", "1",
-                "--master-addr", "10.77.0.1", "--master-port", "29500", str(TRAIN), *arguments,
-            ]  # fmt: skip
-            env = environment(GLOO_SOCKET_IFNAME="eth0", DDPDOCTOR_REPORT="0")
-            jobs.append(running.enter_context(started(command, folder, env)))
-        for job in jobs:
-            _, err = job.communicate(timeout=90)
-            assert job.returncode == 0, err
 
 
 def report_of(folder: Path) -> dict:

@@ -35,6 +35,27 @@ def test_restarts_by_one_launcher_are_attempts_of_one_run(
     assert [attempt for _, attempt in lives] == [0, 1, 2]
 
 
+def test_a_restart_that_finds_the_keys_of_the_life_before_is_a_new_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with torchrun, whose agent keeps one store for all lives of its ranks."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        attempts = []
+        for life in range(2):
+            monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(life))
+            run_id, attempt = agree_on_attempt(tmp_path / "runs")
+            (tmp_path / "runs" / run_id / f"attempt-{attempt}").mkdir(parents=True)
+            attempts.append(attempt)
+    finally:
+        dist.destroy_process_group()
+
+    assert attempts == [0, 1]
+
+
 def test_the_environment_names_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DDPDOCTOR_RUN_ID", "my-run.7")
 

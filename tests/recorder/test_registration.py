@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ddpdoctor.hang.registrations import read_registrations
 from ddpdoctor.recorder.registration import register, registration_folder, start_time_ticks
 
 
@@ -18,13 +19,15 @@ def runtime_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_registration_names_this_process(tmp_path: Path) -> None:
-    path = register(3, 8, tmp_path / "run")
+    path = register(3, 8, tmp_path / "run", tmp_path / "rank00003.ddt")
 
     facts = json.loads(path.read_text())
     assert path.parent.stat().st_mode & 0o777 == 0o700
     assert facts["pid"] == os.getpid()
     assert facts["start_time_ticks"] == start_time_ticks(os.getpid())
     assert (facts["rank"], facts["world_size"]) == (3, 8)
+    (read,) = read_registrations(path.parent)
+    assert read.record == str(tmp_path / "rank00003.ddt")
 
 
 def test_a_folder_open_to_others_is_refused(runtime_folder: Path) -> None:
