@@ -30,6 +30,7 @@ from ddpdoctor.events import (
     GroupInfo,
     HotLine,
     LoaderInfo,
+    Part,
     RankInfo,
     RunInfo,
     Site,
@@ -110,6 +111,8 @@ class RankTrace:
     stopped: str | None = None  # why recording ended before the training
     last_stacks: LastStacks = field(default_factory=LastStacks)
     switches: tuple[Switch, ...] = ()  # when it began and ceased to record; none: it always did
+    parts: frozenset[Part] = frozenset({Part.RUN_QUEUE})  # of a step, that were counted
+    names: dict[int, str] = field(default_factory=dict)  # of the user's spans
 
 
 @dataclass(frozen=True)
@@ -281,6 +284,8 @@ def read_rank(path: Path) -> tuple[Header, RankTrace]:
         stopped=header.stopped,
         last_stacks=read_last_stacks(path.with_suffix(".stacks.txt")),
         switches=tuple(facts.switches),
+        parts=facts.parts,
+        names=facts.names,
     )
     return header, trace
 
