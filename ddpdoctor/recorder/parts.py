@@ -92,10 +92,11 @@ class Parts:
             if ns > 0:
                 file.add(_PART, part, 0, 0, step, sync, 0, 0, -1, 0, -1, begin_ns, 0, end_ns, ns)
         for pause in self._pauses.before(end_ns):
-            file.add(
-                _PART, Part.GC_PAUSE, 0, 0, step, sync, 0, 0, -1, 0, pause.generation,
-                pause.begin_ns, 0, pause.end_ns, pause.end_ns - pause.begin_ns,
-            )  # fmt: skip
+            if pause.begin_ns >= begin_ns:  # none from before the first step
+                file.add(
+                    _PART, Part.GC_PAUSE, 0, 0, step, sync, 0, 0, -1, 0, pause.generation,
+                    pause.begin_ns, 0, pause.end_ns, pause.end_ns - pause.begin_ns,
+                )  # fmt: skip
 
     def close(self) -> None:
         self._pauses.close()
