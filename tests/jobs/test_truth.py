@@ -17,6 +17,7 @@ from ddpdoctor.analysis import Analysis
 from ddpdoctor.analysis.arrivals import LOCAL_PHASES, late_arrivals
 from ddpdoctor.analysis.model import LateArrivals, StepRange
 from tests.launching import PROGRAMS, environment, finish, torchrun
+from tests.programs.held_by_quota import CPU_MS
 from tests.programs.held_by_quota import STEPS as QUOTA_STEPS
 from tests.programs.known_times import PLACES, STEPS
 
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.job
 
 SETTLE = 2  # steps at the beginning of a range that still wait for what was injected before it
 SHARE, LEAST_MS = 0.05, 2.0  # by which a term may differ from the truth
-MOST_QUEUED_MS = 8.0  # of the excuse that a rank had no CPU, which sleeping ranks seldom lack
+MOST_QUEUED_MS = 10.0  # of the excuse that ranks had no CPU: far below what is injected
 NEXT_STEP = ("between", "gc")  # a step ends at the optimizer: what follows is in the next
 
 
@@ -114,7 +115,8 @@ def test_the_others_wait_for_as_long_as_one_rank_is_late(
         sum(trained.slept_ms(steps, rank, phase.label) for phase in LOCAL_PHASES)
         for rank in range(trained.ranks)
     ]
-    queued = max(trained.measured_ms(steps, r)["run_queue_ns"] for r in range(trained.ranks))
+    # Each rank's delays hold up all others, at the buffers and again at the gradients.
+    queued = sum(trained.measured_ms(steps, r)["run_queue_ns"] for r in range(trained.ranks))
     for rank in range(trained.ranks):
         waited = trained.measured_ms(steps, rank)["wait_ns"]
         assert waited == near(max(busy) - busy[rank], queued), rank
@@ -186,9 +188,11 @@ def test_a_cpu_quota_shows_as_throttling_of_the_rank_that_it_holds(
     steps = analyze(load_run(run)).tables.steps
     free, held = (steps[steps["rank"] == rank] for rank in range(2))
 
-    lacked_ms = sum(json.loads((tmp_path / "lacked-1.json").read_text()))
-    assert lacked_ms > 2 * QUOTA_STEPS * 10  # a fifth of a CPU: it lacks four times what it uses
+    truth = json.loads((tmp_path / "lacked-1.json").read_text())
+    lacked_ms, throttled_ms = sum(truth["lacked_ms"]), truth["throttled_ms"]
+    assert lacked_ms > 2 * QUOTA_STEPS * CPU_MS  # with a fifth of a CPU it lacks four times that
     assert held["run_queue_ns"].sum() / 1e6 == pytest.approx(lacked_ms, rel=0.15)
-    assert held["throttled_ns"].sum() > 0.7 * held["run_queue_ns"].sum()
+    # The group's count has the other threads' waiting, too, and ends a little later.
+    assert held["throttled_ns"].sum() / 1e6 == pytest.approx(throttled_ms, rel=0.25)
     assert (held["throttled_ns"] <= held["run_queue_ns"]).all()
     assert (free["throttled_ns"] == 0).all()

@@ -26,6 +26,13 @@ def compute() -> float:
     return (time.monotonic_ns() - began - (time.thread_time_ns() - used)) / 1e6
 
 
+def throttled_ms(group: Path) -> float:
+    """As the kernel counts it for the whole group, over all CPUs."""
+    words = (group / "cpu.stat").read_text().split()
+    counts = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+    return counts.get("throttled_time", 0) / 1e6 + counts.get("throttled_usec", 0) / 1e3
+
+
 def main(group: Path, folder: Path) -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -34,12 +41,14 @@ def main(group: Path, folder: Path) -> None:
     model = ddpdoctor.wrap(torch.nn.Linear(64, 64))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     lacked = []
+    throttled = throttled_ms(group)
     for _ in range(STEPS):
         loss = model(torch.ones(8, 64)).sum()
         lacked.append(compute() if rank == 1 else 0.0)
         loss.backward()
         optimizer.step()
-    (folder / f"lacked-{rank}.json").write_text(json.dumps(lacked))
+    truth = {"lacked_ms": lacked, "throttled_ms": throttled_ms(group) - throttled}
+    (folder / f"lacked-{rank}.json").write_text(json.dumps(truth))
     dist.destroy_process_group()
 
 
