@@ -79,6 +79,8 @@ class Parts:
         end_ns: int,
     ) -> None:  # fmt: skip
         """Write what of a step is more than 0, and each long pause."""
+        if end[1:] == begin[1:]:  # the run queue is in the step's own record
+            return
         # A quota counts all threads of its group on all CPUs; this thread's share of it cannot be
         # more than it waited for a CPU.
         held = min(end.throttled - begin.throttled, end.run_queue - begin.run_queue)
