@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpdoctor.events import Flag, Kind, Part
+from ddpdoctor.matching import UNKNOWN
 from ddpdoctor.tracefile import RankTrace, Records
 
 Ints = npt.NDArray[np.int64]
 
-UNKNOWN: Final = -1  # in a column of nanoseconds: not measured
 STEP_PARTS: Final = tuple(part for part in Part if part is not Part.GC_PAUSE)
 
 

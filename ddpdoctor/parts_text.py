@@ -12,6 +12,7 @@ from ddpdoctor.terminal import said
 from ddpdoctor.wording import rank_list
 
 MATERIAL = 0.05  # of a rank's step: less is no reason to look further
+LEAST_MS = 1.0  # and no less: a scheduler's time slice is a few of them
 PRESSURE_MATERIAL = 0.2  # likewise; some task of a host waits for storage now and then
 SHOWN_NAMES = 5
 SHOWN_RANKS = 8
@@ -46,7 +47,7 @@ def _part_ms(stats: RankStats, part: Part) -> float | None:
 
 def _is_material(part: Part, ms: float, stats: RankStats) -> bool:
     share = PRESSURE_MATERIAL if part is Part.IO_PRESSURE else MATERIAL
-    return stats.times is not None and ms >= share * stats.times.step_ms
+    return stats.times is not None and ms >= max(LEAST_MS, share * stats.times.step_ms)
 
 
 def named_spans(analysis: Analysis) -> Iterator[Text]:
