@@ -6,7 +6,6 @@ import io
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from rich.console import Console
 
@@ -16,7 +15,8 @@ from ddpdoctor.events import Flag, Kind, Part
 from ddpdoctor.plausible import plausible
 from ddpdoctor.report import run_report
 from ddpdoctor.report_text import render
-from ddpdoctor.tracefile import DETAIL_DTYPE, RankTrace, Records, Run
+from ddpdoctor.tracefile import RankTrace, Records, Run
+from tests import builders
 from tests.builders import MS, START_NS, StepTimes, simulate, with_ranks
 
 STEPS = 20
@@ -28,18 +28,12 @@ def healthy() -> Run:
 
 
 def with_records(run: Run, more: Callable[[RankTrace], list[dict[str, int]]]) -> Run:
-    def add(trace: RankTrace) -> RankTrace:
-        added = np.zeros(len(rows := more(trace)), DETAIL_DTYPE)
-        for index, row in enumerate(rows):
-            added[index]["commit"] = len(trace.detail) + index + 1
-            for name, value in row.items():
-                added[index][name] = value
-        parts = frozenset({Part.GC, Part.THROTTLED, Part.RUN_QUEUE})
-        return replace(
-            trace, detail=np.concatenate([trace.detail, added]), parts=parts, names=NAMES
-        )
-
-    return with_ranks(run, add)
+    """As a rank writes them that counts some parts and has named spans."""
+    parts = frozenset({Part.GC, Part.THROTTLED, Part.RUN_QUEUE})
+    return with_ranks(
+        builders.with_records(run, more),
+        lambda trace: replace(trace, parts=parts, names=NAMES),
+    )
 
 
 def steps_of(trace: RankTrace) -> Records:

@@ -189,10 +189,10 @@ def test_a_cpu_quota_shows_as_throttling_of_the_rank_that_it_holds(
     free, held = (steps[steps["rank"] == rank] for rank in range(2))
 
     truth = json.loads((tmp_path / "lacked-1.json").read_text())
-    lacked_ms, throttled_ms = sum(truth["lacked_ms"]), truth["throttled_ms"]
-    assert lacked_ms > 2 * QUOTA_STEPS * CPU_MS  # with a fifth of a CPU it lacks four times that
-    assert held["run_queue_ns"].sum() / 1e6 == pytest.approx(lacked_ms, rel=0.15)
+    assert truth["lacked_ms"] > 2 * QUOTA_STEPS * CPU_MS  # a fifth of a CPU: it lacks four times
+    queued_ms = held["run_queue_ns"].sum() / 1e6
+    assert 0.9 * truth["lacked_ms"] <= queued_ms <= truth["off_cpu_ms"]
     # The group's count has the other threads' waiting, too, and ends a little later.
-    assert held["throttled_ns"].sum() / 1e6 == pytest.approx(throttled_ms, rel=0.25)
+    assert held["throttled_ns"].sum() / 1e6 == pytest.approx(truth["throttled_ms"], rel=0.25)
     assert (held["throttled_ns"] <= held["run_queue_ns"]).all()
     assert (free["throttled_ns"] == 0).all()

@@ -1,6 +1,7 @@
 """Rank 1 joins a control group with a CPU quota, given as an argument, and computes for a while.
 
-It saves what its computing took of time and of CPU, by step: the difference is what it lacked.
+It saves for how long it had no CPU in its computing, which it lacked, and in the whole loop, where
+it also waited for the other rank.
 """
 
 import json
@@ -42,12 +43,18 @@ def main(group: Path, folder: Path) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     lacked = []
     throttled = throttled_ms(group)
+    began, used = time.monotonic_ns(), time.thread_time_ns()
     for _ in range(STEPS):
         loss = model(torch.ones(8, 64)).sum()
         lacked.append(compute() if rank == 1 else 0.0)
         loss.backward()
         optimizer.step()
-    truth = {"lacked_ms": lacked, "throttled_ms": throttled_ms(group) - throttled}
+    off_cpu = time.monotonic_ns() - began - (time.thread_time_ns() - used)
+    truth = {
+        "lacked_ms": sum(lacked),
+        "off_cpu_ms": off_cpu / 1e6,
+        "throttled_ms": throttled_ms(group) - throttled,
+    }
     (folder / f"lacked-{rank}.json").write_text(json.dumps(truth))
     dist.destroy_process_group()
 
