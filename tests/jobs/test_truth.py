@@ -16,6 +16,7 @@ from ddpdoctor import analyze, load_run
 from ddpdoctor.analysis import Analysis
 from ddpdoctor.analysis.arrivals import LOCAL_PHASES, late_arrivals
 from ddpdoctor.analysis.model import LateArrivals, StepRange
+from ddpdoctor.events import Flag
 from tests.launching import PROGRAMS, environment, finish, torchrun
 from tests.programs.held_by_quota import CPU_MS
 from tests.programs.held_by_quota import STEPS as QUOTA_STEPS
@@ -148,6 +149,14 @@ def test_the_terms_of_every_step_add_up(trained: Trained) -> None:
     terms = ["input", "forward", "backward", "wait", "transfer", "optimizer", "between"]
     assert (table[[f"{term}_ns" for term in terms]].sum(axis=1) == table["step_ns"]).all()
     assert (table["between_ns"] >= 0).all()
+
+
+def test_the_buckets_of_either_model_are_told_apart(trained: Trained) -> None:
+    table = trained.analysis.tables.collectives
+    for first in (0, len(PLACES) * STEPS):
+        settled = table["step"].between(first + SETTLE, first + len(PLACES) * STEPS - 1)
+        buckets = table[settled & ((table["flags"].to_numpy() & Flag.BUCKET) > 0)]
+        assert buckets.groupby("bucket")["nbytes"].nunique().to_dict() == {0: 1, 1: 1}
 
 
 def test_a_named_span_takes_what_its_phases_take(trained: Trained) -> None:
