@@ -1,4 +1,4 @@
-"""Trains with sleeps of known length, and saves how long each really took.
+"""Trains with sleeps of known length, and saves how long each part of a step really took.
 
 The steps come in ranges of STEPS, and in each one rank is late in one place, or none is; then the
 same again with a model whose buffers are broadcast before each forward. What is computed is
@@ -10,6 +10,8 @@ import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -26,108 +28,127 @@ LATE_MS = 30.0
 GARBAGE = 300_000  # containers that a collection looks through
 
 
-class Sleeper:
-    """Sleeps as planned for this rank and step, and keeps what it took, by step and place."""
+class Truth:
+    """Nanoseconds in each part of each step, by this program's own clock.
+
+    `ready` is the moment at which the gradients were computed, and `blocked` the time for which
+    DDP held the program up: before the forward, and after that moment.
+    """
 
     def __init__(self, late: bool) -> None:
         self.late = late
-        self.step = 0
-        self.slept: list[Counter[str]] = [Counter()]
+        self.steps: list[Counter[str]] = [Counter()]
 
     def late_in(self, place: str) -> bool:
-        return self.late and PLACES[self.step // STEPS % len(PLACES)] == place
+        return self.late and PLACES[(len(self.steps) - 1) // STEPS % len(PLACES)] == place
 
     def sleep(self, place: str) -> None:
-        began = time.monotonic_ns()
         time.sleep((USUAL_MS[place] + LATE_MS * self.late_in(place)) / 1000)
-        self.slept[-1][place] += time.monotonic_ns() - began
 
-    def collect(self) -> None:
+    @contextmanager
+    def took(self, part: str) -> Iterator[None]:
         began = time.monotonic_ns()
-        gc.collect()
-        took = time.monotonic_ns() - began
-        self.slept[-1]["gc"] += took
-        self.slept[-1]["between"] += took
+        yield
+        self.steps[-1][part] += time.monotonic_ns() - began
 
-    def next_step(self) -> None:
-        self.step += 1
-        self.slept.append(Counter())
+    def now(self, moment: str) -> None:
+        self.steps[-1][moment] = time.monotonic_ns()
 
 
 class Samples(Dataset):
-    def __init__(self, sleeper: Sleeper) -> None:
-        self.sleeper = sleeper
+    def __init__(self, truth: Truth) -> None:
+        self.truth = truth
 
     def __len__(self) -> int:
         return 2 * len(PLACES) * STEPS * dist.get_world_size()
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        self.sleeper.sleep("input")
+        self.truth.sleep("input")
         return torch.full((64,), float(index))
 
 
 class SleepsInBackward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, sleeper):
-        ctx.sleeper = sleeper
+    def forward(ctx, x, truth):
+        ctx.truth = truth
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx, gradient):
-        ctx.sleeper.sleep("backward")
+        ctx.truth.sleep("backward")
+        ctx.truth.now("ready")
         return gradient, None
 
 
 class Net(nn.Module):
-    def __init__(self, sleeper: Sleeper, norm: nn.Module) -> None:
+    def __init__(self, truth: Truth, norm: nn.Module) -> None:
         super().__init__()
-        self.sleeper = sleeper
+        self.truth = truth
         self.first, self.norm, self.last = nn.Linear(64, 128), norm, nn.Linear(128, 128)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.sleeper.sleep("forward")
-        x = SleepsInBackward.apply(self.norm(self.first(x)), self.sleeper)
-        return self.last(x)
+        with self.truth.took("forward"):
+            self.truth.sleep("forward")
+            x = SleepsInBackward.apply(self.norm(self.first(x)), self.truth)
+            return self.last(x)
 
 
 class Sgd(torch.optim.SGD):
-    def __init__(self, model: nn.Module, sleeper: Sleeper) -> None:
+    def __init__(self, model: nn.Module, truth: Truth) -> None:
         super().__init__(model.parameters(), lr=1e-6)
-        self.sleeper = sleeper
+        self.truth = truth
 
     def step(self, closure=None):
-        self.sleeper.sleep("optimizer")
+        self.truth.sleep("optimizer")
         return super().step(closure)
+
+
+def train(model: nn.Module, batches: Iterator[torch.Tensor], truth: Truth) -> None:
+    model.eval()  # one sample has no batch statistics; buffers are broadcast all the same
+    optimizer = Sgd(model, truth)
+    for _ in range(len(PLACES) * STEPS):
+        with ddpdoctor.span("forward, as the user sees it"):
+            with truth.took("input"):
+                batch = next(batches)
+            with truth.took("call"):
+                loss = model(batch).sum()
+        truth.now("backward began")
+        loss.backward()
+        truth.now("backward ended")
+        with truth.took("optimizer"):
+            optimizer.step()
+        with truth.took("between"):
+            optimizer.zero_grad()
+            truth.sleep("between")
+            if truth.late_in("gc"):
+                with truth.took("gc"):
+                    gc.collect()
+        complete(truth.steps[-1])
+        truth.steps.append(Counter())
+
+
+def complete(step: Counter[str]) -> None:
+    step["backward"] = step["ready"] - step["backward began"]
+    step["blocked"] = step["call"] - step["forward"] + step["backward ended"] - step["ready"]
 
 
 def main(folder: Path) -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    sleeper = Sleeper(late=rank == world_size // 2)
-    batches = iter(DataLoader(data := Samples(sleeper), 1, sampler=DistributedSampler(data)))
+    truth = Truth(late=rank == world_size // 2)
     models = [
-        ddpdoctor.wrap(Net(sleeper, norm), bucket_cap_mb=0.05)
+        ddpdoctor.wrap(Net(truth, norm), bucket_cap_mb=0.05)
         for norm in (nn.Identity(), nn.BatchNorm1d(128))
     ]
+    batches = iter(DataLoader(data := Samples(truth), 1, sampler=DistributedSampler(data)))
     gc.disable()  # the collections are those that this program measures ...
     gc.freeze()  # ... and go through its own garbage only
-    garbage = [[index] for index in range(GARBAGE)] if sleeper.late else []
+    garbage = [[index] for index in range(GARBAGE)] if truth.late else []
     for model in models:
-        optimizer = Sgd(model, sleeper)
-        model.eval()  # one sample has no batch statistics; buffers are broadcast all the same
-        for _ in range(len(PLACES) * STEPS):
-            optimizer.zero_grad()
-            with ddpdoctor.span("forward, as the user sees it"):
-                loss = model(next(batches)).sum()
-            loss.backward()
-            optimizer.step()
-            sleeper.sleep("between")
-            if sleeper.late_in("gc"):
-                sleeper.collect()
-            sleeper.next_step()
+        train(model, batches, truth)
     del garbage
-    (folder / f"slept-{rank}.json").write_text(json.dumps(sleeper.slept))
+    (folder / f"truth-{rank}.json").write_text(json.dumps(truth.steps))
     dist.destroy_process_group()
 
 
