@@ -51,9 +51,9 @@ class Trained:
         shift = 1 if part in NEXT_STEP else 0
         return np.array([self.truth[rank][s - shift].get(part, 0) for s in steps]) / 1e6
 
-    def ready_ms(self, steps: range) -> Floats:
-        """When each rank had computed its gradients; (rank, step)."""
-        return np.array([self.true_ms(steps, rank, "ready") for rank in range(self.ranks)])
+    def at_ms(self, steps: range, moment: str = "ready") -> Floats:
+        """When each rank came to a moment of its steps; (rank, step)."""
+        return np.array([self.true_ms(steps, rank, moment) for rank in range(self.ranks)])
 
     def measured_ms(self, steps: range, rank: int, *terms: str) -> Floats:
         """What was recorded of each step, the terms added up."""
@@ -85,10 +85,13 @@ def steps_of(place: str, batch_norm: bool) -> range:
     return range(first + SETTLE, first + STEPS)
 
 
-def assert_near(found: Floats, truth: Floats) -> None:
-    """In most steps: between two stamps of program and recorder the CPU may be taken away."""
-    error = np.abs(found - truth) - SHARE * truth
-    assert np.median(error) <= LEAST_MS, (found, truth)
+def assert_near(found: Floats, truth: Floats, queued: Floats | float = 0.0) -> None:
+    """In most steps: program and recorder stamp apart, and between lies a loss of the CPU.
+
+    Where that is known to add to what was recorded, `queued` is how long it lasted.
+    """
+    assert np.median(truth * (1 - SHARE) - found) <= LEAST_MS, (found, truth)
+    assert np.median(found - queued - truth * (1 + SHARE)) <= LEAST_MS, (found, truth, queued)
 
 
 every_place = pytest.mark.parametrize("place", PLACES)
@@ -104,16 +107,13 @@ def test_what_a_rank_did_comes_back_in_its_term(
 ) -> None:
     steps = steps_of(place, batch_norm)
     for rank in range(trained.ranks):
-        for phase in (phase.label for phase in LOCAL_PHASES):
-            assert_near(
-                trained.measured_ms(steps, rank, phase), trained.true_ms(steps, rank, phase)
-            )
-        # The program's own share has DDP's code around the collectives, too.
-        blocked = trained.measured_ms(steps, rank, "wait", "transfer")
         queued = trained.measured_ms(steps, rank, "run_queue")
-        truth = trained.true_ms(steps, rank, "blocked")
-        assert np.median(blocked - truth) <= LEAST_MS
-        assert np.median(truth * (1 - SHARE) - blocked - queued) <= LEAST_MS
+        for phase in (phase.label for phase in LOCAL_PHASES):
+            found = trained.measured_ms(steps, rank, phase)
+            assert_near(found, trained.true_ms(steps, rank, phase), queued)
+        # What the program can see of being held up has DDP's own code in it, too.
+        blocked = trained.measured_ms(steps, rank, "wait", "transfer")
+        assert_near(trained.true_ms(steps, rank, "blocked"), blocked, queued)
     if place != "none":
         late_ms = trained.measured_ms(steps, trained.late_rank, place)
         assert np.median(late_ms) >= (LATE_MS if place != "gc" else 2.0)
@@ -122,7 +122,7 @@ def test_what_a_rank_did_comes_back_in_its_term(
 @every_place
 def test_victims_wait_for_as_long_as_the_last_rank_is_late(trained: Trained, place: str) -> None:
     steps = steps_of(place, batch_norm=False)
-    ready = trained.ready_ms(steps)
+    ready = trained.at_ms(steps)
     for rank in range(trained.ranks):
         assert_near(trained.measured_ms(steps, rank, "wait"), ready.max(axis=0) - ready[rank])
 
@@ -132,7 +132,7 @@ def test_with_buffers_victims_wait_in_the_forward_and_the_rest_in_the_backward(
     trained: Trained, place: str
 ) -> None:
     steps = steps_of(place, batch_norm=True)
-    ready = trained.ready_ms(steps)
+    ready = trained.at_ms(steps)
     for rank in range(trained.ranks):
         waited = trained.measured_ms(steps, rank, "wait")
         blocked = trained.true_ms(steps, rank, "blocked")
@@ -145,17 +145,20 @@ def test_with_buffers_victims_wait_in_the_forward_and_the_rest_in_the_backward(
 def test_the_delay_is_put_to_the_rank_and_the_phase_that_caused_it(
     trained: Trained, place: str, batch_norm: bool
 ) -> None:
-    """Where buffers are broadcast, who waited in the forward is ready late as well."""
+    """The step's longest delay counts: at its first bucket, early in the backward, or its last.
+
+    Where buffers are broadcast, who waited in the forward comes late to these as well.
+    """
     steps = steps_of(place, batch_norm)
     late = trained.late(steps)
-    ready = np.sort(ready_of := trained.ready_ms(steps), axis=0)
-    was_last = ready_of[trained.late_rank] == ready[-1]
+    moments = [trained.at_ms(steps, moment) for moment in ("backward began", "ready")]
+    caused = np.array([(last := np.sort(at, axis=0))[-1] - last[-2] for at in moments])
+    was_last = np.array([at.argmax(axis=0) == trained.late_rank for at in moments])
+    longest = caused.argmax(axis=0), np.arange(len(steps))
     if not batch_norm:
-        caused = np.where(was_last, ready[-1] - ready[-2], 0.0)
-        assert late.typical_delay_ms == pytest.approx(
-            np.median(caused), abs=SHARE * np.median(caused) + LEAST_MS
-        )
-    if place != "none" and was_last.mean() >= 0.75:
+        truth = np.median(np.where(was_last[longest], caused[longest], 0.0))
+        assert late.typical_delay_ms == pytest.approx(truth, abs=SHARE * truth + LEAST_MS)
+    if place != "none" and was_last[longest].mean() >= 0.75:
         assert late.last_share >= 0.5
         assert late.excesses[0].phase.label == ("between" if place == "gc" else place)
 
