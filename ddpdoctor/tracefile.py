@@ -380,10 +380,7 @@ def _read_records(
 
 
 def _row_is_used(steps: Records) -> npt.NDArray[np.bool_]:
-    used = np.zeros(len(steps), np.bool_)
-    for name in STEP_DTYPE.names or ():
-        used |= steps[name] > 0
-    return used
+    return np.asarray(np.any([steps[name] > 0 for name in STEP_DTYPE.names or ()], axis=0))
 
 
 def _merge(detail: Records, ring: Records) -> Records:
