@@ -13,7 +13,7 @@ from ddpdoctor.analysis.grid import StepMap, StepSeries
 from ddpdoctor.analysis.timeline import CallDetail, SpanDetail, Timeline, call_detail, span_detail
 from ddpdoctor.dashboards.links import PlacedFinding
 from ddpdoctor.dashboards.palette import DARK, LIGHT, Palette
-from ddpdoctor.dashboards.wire import Column, encode, whole_columns, window_columns
+from ddpdoctor.dashboards.wire import Column, encode, mark_columns, whole_columns, window_columns
 from ddpdoctor.events import Op, Phase
 
 MOST_SPANS: Final = 400_000  # in one answer; the browser asks for windows far below it
@@ -38,10 +38,12 @@ def data_routes(
 
     @routes.get("/window")
     def window() -> flask.Response:
-        spans, calls = timeline.window(_number("t0", 0.0), _number("t1", timeline.duration_ms))
-        if len(spans.id) + len(calls.id) > MOST_SPANS:
+        begin_ms, end_ms = _number("t0", 0.0), _number("t1", timeline.duration_ms)
+        spans, calls = timeline.window(begin_ms, end_ms)
+        marks = timeline.marks.within(begin_ms, end_ms)
+        if len(spans.id) + len(calls.id) + len(marks.rank) > MOST_SPANS:
             flask.abort(413)
-        return _binary(window_columns(spans, calls))
+        return _binary(window_columns(spans, calls) | mark_columns(marks))
 
     @routes.get("/span/<int:number>")
     def span(number: int) -> flask.Response:
@@ -71,7 +73,8 @@ def _meta(timeline: Timeline, findings: list[PlacedFinding]) -> dict[str, Any]:
         "ranks": timeline.ranks,
         "hosts": timeline.hosts,
         "split": Phase.WAIT in timeline.grid.phases,
-        "spans": len(timeline.spans.id) + len(timeline.calls.id),
+        "spans": len(timeline.spans.id) + len(timeline.calls.id) + len(timeline.marks.rank),
+        "marks": timeline.marks.names,
         "phases": {int(phase): phase.label for phase in Phase},
         "ops": {int(op): op.label for op in Op},
         "colours": {"light": _colours(LIGHT), "dark": _colours(DARK)},

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpdoctor.analysis.grid import StepMap, StepSeries
+from ddpdoctor.analysis.marked import Marks
 from ddpdoctor.analysis.timeline import Calls, Spans
 from ddpdoctor.events import Phase
 
@@ -66,6 +67,16 @@ def window_columns(spans: Spans, calls: Calls) -> dict[str, Column]:
         "call_known": calls.known.astype(np.uint8),
         "call_slot": calls.slot.astype(np.uint8),
         "call_slots": calls.slots.astype(np.uint8),
+    }
+
+
+def mark_columns(marks: Marks) -> dict[str, Column]:
+    """Named spans and long collections of a stretch of time."""
+    return {
+        "mark_rank": marks.rank.astype(np.uint32),
+        "mark_name": marks.name.astype(np.uint32),
+        "mark_begin": marks.begin_ms,
+        "mark_end": marks.end_ms,
     }
 
 

@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ddpdoctor.errors import TorchMissing
+from ddpdoctor.marks import span, step
 
 if TYPE_CHECKING:
     from ddpdoctor.analysis import analyze
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from ddpdoctor.recorder import wrap
     from ddpdoctor.tracefile import load_run
 
-__all__ = ["analyze", "load_run", "run_checks", "wrap"]
+__all__ = ["analyze", "load_run", "run_checks", "span", "step", "wrap"]
 __version__ = "0.1.0"
 
 _HOMES = {  # imported on first use: `import ddpdoctor` loads neither torch nor pandas

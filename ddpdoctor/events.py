@@ -32,12 +32,14 @@ DETAIL_FIELDS: Final = (
     ("seq", "I"),  # collectives: position within the group
     ("group", "H"),  # index into the groups of the header's facts
     ("bucket", "h"),  # index of the DDP bucket, -1 where it is none or not known
-    ("site", "I"),  # call site, index into the facts; 0 is "not known"
-    ("peer", "i"),  # root, source or destination (rank within the group), -1 for none
+    ("site", "I"),  # call site, index into the facts; 0 is "not known"; named: index of the name
+    # root, source or destination (rank within the group), -1 for none; GC pause: generation
+    ("peer", "i"),
     ("begin_ns", "q"),  # span: begin; collective: arrival
     ("issued_ns", "q"),  # collective: the call came back from the backend; span: 0
     ("end_ns", "q"),  # span: end; collective: completion; 0 while it is open
-    # collective: bytes of its tensors on this rank; step: ns that the thread waited for a CPU
+    # collective: bytes of its tensors on this rank; step: ns that the thread waited for a CPU;
+    # part: its ns; named: ns, and `seq` their number, where many are added up
     ("nbytes", "Q"),
 )
 DETAIL_RECORD: Final = struct.Struct("<" + "".join(code for _, code in DETAIL_FIELDS))
@@ -45,6 +47,8 @@ BEGIN_OFFSET: Final = 32  # where begin_ns lies in a detail record; issued_ns, e
 ISSUED_OFFSET: Final = 40
 FLAGS_OFFSET: Final = 6  # where the flags lie in a detail record
 MAX_STRIDE: Final = 2**31  # no run is so long that its detail is thinned out further
+MOST_NAMES: Final = 256  # of the user's spans; what follows is recorded as "other names"
+NAME_LENGTH: Final = 100  # characters of such a name that are kept
 MAX_U32: Final = 2**32 - 1
 
 STEP_FIELDS: Final = (
@@ -71,6 +75,8 @@ RankNumber = Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
 WorldSize = Annotated[int, Meta(ge=1, le=MOST_RANKS)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Share = Annotated[float, Meta(gt=0, le=1)]
+SpanName = Annotated[str, Meta(max_length=NAME_LENGTH)]
+SpanNumber = Annotated[int, Meta(ge=1, le=MOST_NAMES)]
 Level = Annotated[float, Meta(ge=-1e300, le=1e300)]  # the difference of two is a number, too
 
 
@@ -80,7 +86,28 @@ class Kind(IntEnum):
     SPAN = 1  # a phase of the training thread
     COLLECTIVE = 2
     STEP = 3  # one whole step, begin to end
+    PART = 4  # what a step spent across its phases, or one long pause within it
+    NAMED = 5  # a span of the user's, named by `ddpdoctor.span`
     WAIT = 6  # a span in which the thread stands in `wait` for a collective issued before
+
+
+class Part(IntEnum):
+    """What may take a part of a step's time, whichever phase it falls into.
+
+    They are "of which", and no terms of the step: they may overlap, and each is already in a phase.
+    """
+
+    RUN_QUEUE = 1  # ready to run, without a CPU; of the training thread, as most of these
+    GC = 2  # garbage collection
+    THROTTLED = 3  # of the run queue: held back by a CPU quota
+    IO = 4  # waiting for storage
+    IO_PRESSURE = 5  # some task of the group or host waited for storage, loader workers included
+    H2D = 6  # copies from the host to the device
+    GC_PAUSE = 7  # one garbage collection of a millisecond or more, which GC counts, too
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
 
 
 class Phase(IntEnum):
@@ -111,6 +138,7 @@ class Flag(IntFlag):
     SYNCED = 16  # a backward in which gradients were reduced
     FAILED = 32  # the backend raised
     UNTIMED = 64  # its end is that of the backward that waited for it, not its own completion
+    SUMMED = 128  # named: many short spans of one step, added up
 
 
 class Op(IntEnum):

@@ -17,7 +17,10 @@ from ddpdoctor.events import (
     GroupInfo,
     HotLine,
     LoaderInfo,
+    Part,
     Site,
+    SpanName,
+    SpanNumber,
     Stall,
 )
 from ddpdoctor.regular import read_up_to
@@ -55,6 +58,8 @@ class Facts:
     end: End | None = None
     switches: list[Switch] = field(default_factory=list)
     ddp_groups: list[GroupInfo] = field(default_factory=list)
+    parts: frozenset[Part] = frozenset({Part.RUN_QUEUE})  # what recordings without this fact had
+    names: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,12 @@ class _FactLine:
 class _NumberedSite:
     id: Count
     site: Site
+
+
+@dataclass(frozen=True)
+class _NumberedName:
+    id: SpanNumber
+    name: SpanName
 
 
 def read_facts(path: Path) -> Facts:
@@ -114,6 +125,11 @@ def _take_site(facts: Facts, fact: _FactLine) -> None:
     facts.sites[numbered.id] = numbered.site
 
 
+def _take_name(facts: Facts, fact: _FactLine) -> None:
+    named = _decode(fact, _NumberedName)
+    facts.names[named.id] = named.name
+
+
 def _take_loader(facts: Facts, fact: _FactLine) -> None:
     loader = _decode(fact, LoaderInfo)
     facts.loaders[loader.loader] = loader
@@ -133,6 +149,7 @@ _REPLACED: Final[dict[str, tuple[str, Any]]] = {  # the last line counts
     "stall": ("stall", Stall | None),
     "end": ("end", End),
     "cost": ("cost", RecorderCost),
+    "parts": ("parts", frozenset[Part]),
 }
 _COLLECTED: Final[dict[str, tuple[str, Any]]] = {  # each line is one more
     "group": ("groups", GroupInfo),
@@ -143,6 +160,7 @@ _COLLECTED: Final[dict[str, tuple[str, Any]]] = {  # each line is one more
 }
 _KEYED: Final[dict[str, Callable[[Facts, _FactLine], None]]] = {  # the last line of a number
     "site": _take_site,
+    "name": _take_name,
     "loader": _take_loader,
     "drawn": _take_drawn,
 }

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ddpdoctor.events import Flag, Kind, Op, Phase
+from ddpdoctor.events import MOST_NAMES, Flag, Kind, Op, Part, Phase
 
 Records = npt.NDArray[np.void]
 Bools = npt.NDArray[np.bool_]
@@ -48,6 +48,8 @@ def _alone(detail: Records, began_ns: int) -> Bools:
         | ((kind == Kind.COLLECTIVE) & np.isin(code, tuple(Op)) & came_back)
         | ((kind == Kind.STEP) & (end > begin))
         | ((kind == Kind.WAIT) & (code == Phase.BLOCKED))
+        | ((kind == Kind.PART) & np.isin(code, tuple(Part)) & (end > begin))
+        | ((kind == Kind.NAMED) & (detail["site"] <= MOST_NAMES))
     )
     return np.asarray(known & begins & ends & (detail["nbytes"] <= MOST_BYTES))
 

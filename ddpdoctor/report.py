@@ -11,7 +11,7 @@ from ddpdoctor.checks import CheckResult, Outcome
 from ddpdoctor.findings import Finding, Severity
 
 if TYPE_CHECKING:  # the report on a hang must load without pandas
-    from ddpdoctor.analysis.model import Analysis, RankStats
+    from ddpdoctor.analysis.model import Analysis, NamedTime, RankStats
 
 SCHEMA_VERSION = 1
 BESIDE_THE_STEPS = ("DD4", "DD9")  # codes that look at the launch and at the end of a run
@@ -145,9 +145,15 @@ def _time(analysis: Analysis) -> dict[str, Any]:
             "last_sync": steps.last_sync,
         },
         "ranks": [_rank_time(rank) for rank in analysis.ranks],
+        "named": [_named_time(named) for named in analysis.named],
         "recorder_ms": analysis.cost_ms_per_step,
     }
 
 
 def _rank_time(stats: RankStats) -> dict[str, Any]:
     return {"rank": stats.rank, "host": stats.host, "steps": stats.steps, **stats.times_by_name()}
+
+
+def _named_time(named: NamedTime) -> dict[str, Any]:
+    ranks = [{"rank": rank, "ms": ms} for rank, ms in sorted(named.ms_by_rank.items())]
+    return {"name": named.name, "ranks": ranks}

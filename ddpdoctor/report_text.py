@@ -13,6 +13,7 @@ from rich.text import Text
 from ddpdoctor.analysis.model import Analysis, PhaseTimes, RankStats
 from ddpdoctor.checks import CheckResult, Outcome
 from ddpdoctor.findings import Evidence, Finding, Location, Severity
+from ddpdoctor.parts_text import material_parts, named_spans
 from ddpdoctor.report import Report
 from ddpdoctor.terminal import Columns, said
 from ddpdoctor.wording import rank_list
@@ -38,6 +39,9 @@ def _parts(report: Report, *, short: bool) -> Iterator[RenderableType]:
             yield Text()
             yield from _time_table(analysis)
         yield Text(_where_a_step_goes(analysis))
+        if not short:
+            yield from material_parts(analysis)
+            yield from named_spans(analysis)
     findings = report.findings
     shown = findings[:1] if short else findings
     for result, finding in shown:

@@ -18,6 +18,7 @@ import pandas as pd
 from ddpdoctor.clocks import CommonClock, RankClock, common_clock
 from ddpdoctor.events import Flag, Kind, Phase
 from ddpdoctor.matching import UNKNOWN, Collectives, match
+from ddpdoctor.parts import named_columns, parts_of_steps, pause_columns
 from ddpdoctor.tracefile import RankTrace, Records, Run
 
 Ints = npt.NDArray[np.int64]
@@ -33,8 +34,9 @@ STEP_PHASES = (
 class StepRow:
     """One step of one rank. The seven terms add up to `step_ns`; `sync` aligns ranks.
 
-    `overlapped_ns` is beside the sum, and -1 where completions were not stamped; of the sum, the
-    training thread waited `run_queue_ns` for a CPU.
+    `overlapped_ns` is beside the sum, and -1 where completions were not stamped. What follows it
+    is *of* the sum, whichever phase it falls into, and -1 where it was not measured: see
+    `events.Part`.
     """
 
     rank: int
@@ -52,6 +54,11 @@ class StepRow:
     step_ns: int
     overlapped_ns: int
     run_queue_ns: int
+    gc_ns: int
+    throttled_ns: int
+    io_ns: int
+    io_pressure_ns: int
+    h2d_ns: int
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,33 @@ class CollectiveRow:
 
 
 @dataclass(frozen=True)
+class PauseRow:
+    """One garbage collection of a millisecond or more, on the training thread."""
+
+    rank: int
+    step: int
+    generation: int
+    begin_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True)
+class NamedRow:
+    """One span of the user's, or several short ones of a step: then `spent_ns` is their sum.
+
+    `name` is a number of the rank's own; its text is in the rank's `names`.
+    """
+
+    rank: int
+    step: int
+    name: int
+    begin_ns: int
+    end_ns: int
+    spent_ns: int
+    spans: int
+
+
+@dataclass(frozen=True)
 class Tables:
     """The frames of a run. `clock.comparable` says whether waits mean anything across ranks."""
 
@@ -104,6 +138,8 @@ class Tables:
     segments: pd.DataFrame
     collectives: pd.DataFrame
     clock: CommonClock
+    pauses: pd.DataFrame
+    named: pd.DataFrame
 
 
 def build_tables(run: Run) -> Tables:
@@ -112,12 +148,16 @@ def build_tables(run: Run) -> Tables:
     matched = match(run.ranks, clock)
     steps: list[pd.DataFrame] = []
     segments: list[pd.DataFrame] = []
+    pauses: list[pd.DataFrame] = []
+    named: list[pd.DataFrame] = []
     for trace in run.ranks:
         rank = trace.info.rank
         own = matched.of_rank(rank)
         timeline = _Timeline(trace, own, clock.ranks[rank])
         segments.append(timeline.segments())
         steps.append(timeline.step_frame())
+        pauses.append(_frame(PauseRow, pause_columns(trace, clock.ranks[rank])))
+        named.append(_frame(NamedRow, named_columns(trace, clock.ranks[rank], timeline.latest_ns)))
         own.step[:] = timeline.step_at(own.arrival_ns)
         matched.store_steps(rank, own.step)
     return Tables(
@@ -125,6 +165,8 @@ def build_tables(run: Run) -> Tables:
         pd.concat(segments, ignore_index=True),
         _frame(CollectiveRow, matched.columns()),
         clock,
+        pd.concat(pauses, ignore_index=True),
+        pd.concat(named, ignore_index=True),
     )
 
 
@@ -143,6 +185,7 @@ class _Timeline:
         self._rank = trace.info.rank
         detail = trace.detail
         self._spans = _Spans.of(detail, clock, own)
+        self.latest_ns = self._spans.latest_ns
         blocked = _blocked(self._spans, own)
         step_records = detail[detail["kind"] == Kind.STEP]
         step_records = step_records[np.argsort(step_records["begin_ns"], kind="stable")]
@@ -150,7 +193,7 @@ class _Timeline:
         self._step_sync = step_records["sync"].astype(np.int64)
         self._step_begin = clock.to_common(step_records["begin_ns"])
         self._step_end = clock.to_common(step_records["end_ns"])
-        self._run_queue = step_records["nbytes"].astype(np.int64)
+        self._parts = parts_of_steps(trace, step_records)
         transfers = _union(own.last_arrival_ns, own.completion_ns)
         self._times = np.unique(
             np.concatenate(
@@ -226,11 +269,10 @@ class _Timeline:
             "begin_ns": self._step_begin,
             "end_ns": self._step_end,
             "step_ns": self._step_end - self._step_begin,
-            "run_queue_ns": self._run_queue,
             "overlapped_ns": overlapped,
         }
         columns |= {f"{phase.label}_ns": spent[:, phase] for phase in STEP_PHASES}
-        return _frame(StepRow, columns)
+        return _frame(StepRow, columns | self._parts)
 
 
 _NOWHERE = -(2**62)  # no key of a step and phase

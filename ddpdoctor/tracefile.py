@@ -30,6 +30,7 @@ from ddpdoctor.events import (
     GroupInfo,
     HotLine,
     LoaderInfo,
+    Part,
     RankInfo,
     RunInfo,
     Site,
@@ -111,6 +112,8 @@ class RankTrace:
     stopped: str | None = None  # why recording ended before the training
     last_stacks: LastStacks = field(default_factory=LastStacks)
     switches: tuple[Switch, ...] = ()  # when it began and ceased to record; none: it always did
+    parts: frozenset[Part] = frozenset({Part.RUN_QUEUE})  # of a step, that were counted
+    names: dict[int, str] = field(default_factory=dict)  # of the user's spans
 
 
 @dataclass(frozen=True)
@@ -285,6 +288,8 @@ def read_rank(path: Path) -> tuple[Header, RankTrace]:
         stopped=header.stopped,
         last_stacks=read_last_stacks(path.with_suffix(STACKS_SUFFIX)),
         switches=tuple(facts.switches),
+        parts=facts.parts,
+        names=facts.names,
     )
     return header, trace
 
@@ -379,10 +384,7 @@ def _read_records(
 
 
 def _row_is_used(steps: Records) -> npt.NDArray[np.bool_]:
-    used = np.zeros(len(steps), np.bool_)
-    for name in STEP_DTYPE.names or ():
-        used |= steps[name] > 0
-    return used
+    return np.asarray(np.any([steps[name] > 0 for name in STEP_DTYPE.names or ()], axis=0))
 
 
 def _merge(detail: Records, ring: Records) -> Records:

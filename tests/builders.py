@@ -157,6 +157,20 @@ def with_ranks(run: Run, change: Callable[[RankTrace], RankTrace]) -> Run:
     return replace(run, ranks=tuple(change(trace) for trace in run.ranks))
 
 
+def with_records(run: Run, more: Callable[[RankTrace], list[dict[str, int]]]) -> Run:
+    """The run with more detail records on each rank; fields not named are 0."""
+
+    def add(trace: RankTrace) -> RankTrace:
+        added = np.zeros(len(rows := more(trace)), DETAIL_DTYPE)
+        for index, row in enumerate(rows):
+            added[index]["commit"] = len(trace.detail) + index + 1
+            for name, value in row.items():
+                added[index][name] = value
+        return replace(trace, detail=np.concatenate([trace.detail, added]))
+
+    return with_ranks(run, add)
+
+
 def with_samples(run: Run, rank: int, phase: Phase, samples: int) -> Run:
     """As if the sampler had seen this rank so often in one line of a phase."""
     line = HotLine(phase, LINE[phase], samples)

@@ -12,7 +12,9 @@ from ddpdoctor.analysis.early_end import early_end, waited_in_vain
 from ddpdoctor.analysis.ending import stuck_collectives, unfinished
 from ddpdoctor.analysis.link import fit_link
 from ddpdoctor.analysis.model import Analysis, LateArrivals, PhaseTimes, RankStats, StepRange
+from ddpdoctor.analysis.named import named_times
 from ddpdoctor.events import RankInfo
+from ddpdoctor.parts import STEP_PARTS
 from ddpdoctor.tables import STEP_PHASES, Tables, build_tables
 from ddpdoctor.tracefile import RankTrace, Run
 
@@ -46,6 +48,7 @@ def analyze(run: Run) -> Analysis:
         waited_in_vain(run),
         unfinished(run),
         _recorder_cost(run.ranks),
+        named_times(run, tables, counted),
     )
     return analysis if _is_cost_of_a_step(analysis) else replace(analysis, cost_ms_per_step=None)
 
@@ -92,8 +95,13 @@ def _phase_times(steps: pd.DataFrame, tables: Tables) -> PhaseTimes:
         between_ms=spent["between"],
         step_ms=mean_ms("step_ns"),
         overlapped_ms=float(overlapped.mean()) / _NS_PER_MS if split and len(overlapped) else None,
-        run_queue_ms=mean_ms("run_queue_ns"),
+        **{f"{part.label}_ms": _part_ms(steps[f"{part.label}_ns"]) for part in STEP_PARTS},
     )
+
+
+def _part_ms(column: pd.Series[int]) -> float | None:
+    """Not measured is UNKNOWN in all of a rank's steps."""
+    return float(column.mean()) / _NS_PER_MS if (column >= 0).all() else None
 
 
 def _is_cost_of_a_step(analysis: Analysis) -> bool:

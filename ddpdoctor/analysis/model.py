@@ -17,8 +17,10 @@ class PhaseTimes:
 
     `input + forward + backward + wait + transfer + optimizer + between = step`; `blocked_ms` is
     `wait + transfer`, known even where the clocks of the ranks are not and the two parts are
-    None. `overlapped_ms` is communication hidden behind compute, beside the sum. Of the step,
-    the training thread waited `run_queue_ms` for a CPU.
+    None. `overlapped_ms` is communication hidden behind compute, beside the sum.
+
+    From `run_queue_ms` on they are parts of the step across its terms, each None where it was
+    not measured (`events.Part`). `throttled_ms` is a part of `run_queue_ms`.
     """
 
     input_ms: float
@@ -31,7 +33,12 @@ class PhaseTimes:
     between_ms: float
     step_ms: float
     overlapped_ms: float | None
-    run_queue_ms: float
+    run_queue_ms: float | None
+    gc_ms: float | None
+    throttled_ms: float | None
+    io_ms: float | None
+    io_pressure_ms: float | None  # of any task of the group or host, not of the training thread
+    h2d_ms: float | None
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,14 @@ class RankStats:
     def times_by_name(self) -> dict[str, float | None]:
         """All terms; each is None where nothing was measured."""
         return {field.name: getattr(self.times, field.name, None) for field in fields(PhaseTimes)}
+
+
+@dataclass(frozen=True)
+class NamedTime:
+    """What the user's spans of one name take, in mean milliseconds a counted step of each rank."""
+
+    name: str
+    ms_by_rank: dict[int, float]  # ranks that have such spans
 
 
 @dataclass(frozen=True)
@@ -166,6 +181,7 @@ class Analysis:
     in_vain: WaitedInVain | None
     unfinished: tuple[str, ...]  # how the record ends, where nobody closed it
     cost_ms_per_step: float | None  # what the recorder itself took, mean over ranks; see analyze
+    named: tuple[NamedTime, ...]  # largest first
 
     @property
     def has_all_ranks(self) -> bool:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ddpdoctor.analysis.grid import StepGrid, build_grid, median_of_others
+from ddpdoctor.analysis.marked import Marks, build_marks
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.events import Flag, Op, Phase
 from ddpdoctor.matching import is_matched
@@ -90,6 +91,7 @@ class Timeline:
     spans: Spans
     calls: Calls
     grid: StepGrid
+    marks: Marks
 
     def window(self, begin_ms: float, end_ms: float) -> tuple[Spans, Calls]:
         """What overlaps this stretch of time, on all ranks."""
@@ -112,6 +114,7 @@ def build_timeline(analysis: Analysis) -> Timeline:
         _spans(tables.segments, tables.steps, origin_ns, tables.clock.comparable),
         _calls(tables.collectives, tables.steps, origin_ns, latest_ns, tables.clock.comparable),
         grid,
+        build_marks(analysis.run, tables, origin_ns),
     )
 
 

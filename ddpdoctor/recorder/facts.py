@@ -14,6 +14,7 @@ from ddpdoctor.events import (
     GroupInfo,
     HotLine,
     LoaderInfo,
+    Part,
     Site,
     Stall,
 )
@@ -61,6 +62,14 @@ class FactsFile:
     def switched(self, switch: Switch) -> None:
         """From this step on the rank records, or does not."""
         self._write("switch", switch)
+
+    def parts(self, measured: tuple[Part, ...]) -> None:
+        """Parts of a step that are counted here: where none is recorded, it was 0."""
+        self._write("parts", [int(part) for part in measured])
+
+    def name(self, number: int, name: str) -> None:
+        """A name of the user's spans."""
+        self._write("name", {"id": number, "name": name})
 
     def note(self, text: str) -> None:
         self._write("note", text)

@@ -3,7 +3,7 @@
 Spans nest, and a nanosecond belongs to the innermost one. Steps tile time: a step ends after the
 last optimizer step that follows a synchronised backward; if none follows, where the next
 training forward's input wait begins. Either is known only once that forward begins, so the end is
-noted as a candidate, and the step is closed there.
+noted as a candidate, and the step is closed there. A user who marks the ends knows better.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ddpdoctor.events import Flag, Kind, Phase
-from ddpdoctor.recorder.runqueue import RunQueue
+from ddpdoctor.recorder.parts import Parts, SoFar
 from ddpdoctor.recorder.switch import RecordingSwitch
 from ddpdoctor.recorder.timers import AnyFile
 from ddpdoctor.schedule import Schedule
@@ -43,10 +43,10 @@ class _StepEnd(NamedTuple):
 
     at_ns: int
     spent: tuple[int, ...]
-    run_queue_ns: int
+    parts: SoFar
 
 
-_UNRECORDED: Final = _StepEnd(0, (), 0)
+_UNRECORDED: Final = _StepEnd(0, (), SoFar(0, 0, 0, 0, 0))
 
 
 class Phases:
@@ -55,7 +55,7 @@ class Phases:
     def __init__(self, file: AnyFile, switch: RecordingSwitch | None = None) -> None:
         self._file = file
         self.switch = switch or RecordingSwitch(Schedule(), lambda _switch: None)
-        self._run_queue = RunQueue()
+        self.parts = Parts()
         self.thread = threading.get_ident()
         self.step = 0
         self.sync = 0
@@ -70,6 +70,7 @@ class Phases:
         self._step_end: _StepEnd | None = None
         self._input_after_sync: _StepEnd | None = None
         self._synced_in_step = False
+        self._user_ends_steps = False
         self._blocking: deque[BlockingCall] = deque(maxlen=_BLOCKING_KEPT)
 
     @property
@@ -94,8 +95,8 @@ class Phases:
         """The calling thread is the training thread from now on."""
         if not self.on_training_thread():
             self.thread = threading.get_ident()
-            self._run_queue.close()
-            self._run_queue = RunQueue()
+            self.parts.close()
+            self.parts = Parts()
 
     def begin(self, phase: Phase, site: int, *, no_grad: bool = False, kind: int = _SPAN) -> int:
         """Open a span and return its serial number. Evaluation counts as between steps."""
@@ -149,7 +150,7 @@ class Phases:
         """Whether gradients were reduced in this step and nothing yet tells where it ends."""
         if self._step_end is not None or self._input_after_sync is not None:
             return False
-        return self._synced_in_step
+        return self._synced_in_step and not self._user_ends_steps
 
     def _is_open(self, serial: int) -> bool:
         opened = self._open
@@ -168,7 +169,7 @@ class Phases:
         while self._open and self._open[-1][1] is not Phase.OPTIMIZER:
             self.end(self._open[-1][0])
         may_end = self._step_end is not None or not self._open  # a closure runs within a step
-        if not no_grad and self._synced_in_step and may_end:
+        if not no_grad and self._synced_in_step and may_end and not self._user_ends_steps:
             self._close_step()
         return self.begin(Phase.FORWARD, site, no_grad=no_grad)
 
@@ -180,9 +181,17 @@ class Phases:
 
     def optimizer_stepped(self) -> None:
         """An outermost optimizer step of a wrapped model ended."""
-        if self._synced_in_step:
+        if self._synced_in_step and not self._user_ends_steps:
             self.switch.look_ahead(self.sync + 1)
             self._step_end = self._mark(_now())
+
+    def end_step_here(self) -> None:
+        """The user says that a step ends here; from the first time on, none ends elsewhere."""
+        self._user_ends_steps = True
+        self._step_end = self._input_after_sync = None
+        if self._synced_in_step:
+            self.switch.look_ahead(self.sync + 1)
+            self._close_step()
 
     def blocking_call(self, begin_ns: int) -> BlockingCall:
         """The training thread enters a collective and will stand in it until it completes."""
@@ -196,7 +205,7 @@ class Phases:
             self.end(self._open[-1][0])
         if self._step_end is not None:
             self._close_step()
-        self._run_queue.close()
+        self.parts.close()
 
     def _account(self, now: int) -> None:
         if self._accounted_ns:
@@ -208,7 +217,7 @@ class Phases:
         if not self.switch.on:
             return _UNRECORDED
         self._account(now)
-        return _StepEnd(now, tuple(self._spent), self._run_queue.waited_ns())
+        return _StepEnd(now, tuple(self._spent), self.parts.so_far())
 
     def _close_step(self) -> None:
         end = self._step_end or self._input_after_sync or self._mark(_now())
@@ -229,11 +238,14 @@ class Phases:
             spent[Phase.BLOCKED] += blocked
         micros = [max(0, spent[phase]) // 1000 for phase in _ROW_PHASES]
         self._file.add_step((self.step, *micros, self.sync))  # type: ignore[arg-type]
-        waited_ns = max(0, end.run_queue_ns - begin.run_queue_ns)
+        waited_ns = max(0, end.parts.run_queue - begin.parts.run_queue)
         self._file.add(
             _STEP, 0, 0, 0, self.step, self.sync, 0, 0, -1, 0, -1,
             begin.at_ns, 0, end.at_ns, waited_ns,
         )  # fmt: skip
+        self.parts.write(
+            self._file, self.step, self.sync, begin.parts, end.parts, begin.at_ns, end.at_ns
+        )
 
     def _blocked_before(self, end_ns: int) -> list[tuple[Phase, int]]:
         """Time of completed blocking calls up to `end_ns`, overlaps counted once."""

@@ -75,6 +75,7 @@ class Sentinel:
                 self._guard.run(self._stalls.look_away)
                 continue
             self._guard.run(self._sample)
+            self._guard.run(self._phases.parts.sample)
             if now - written > _WRITE_EVERY_S:
                 written = now
                 self._guard.run(self._write)

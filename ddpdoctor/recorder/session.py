@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from ddpdoctor import marks
 from ddpdoctor.events import GroupInfo, RunInfo
 from ddpdoctor.laststacks import STACKS_SUFFIX
 from ddpdoctor.recorder import _torch_private as private
@@ -26,6 +27,7 @@ from ddpdoctor.recorder.ending import Ending
 from ddpdoctor.recorder.facts import FactsFile
 from ddpdoctor.recorder.guard import Guard
 from ddpdoctor.recorder.loader import LoaderHooks
+from ddpdoctor.recorder.named import NamedSpans
 from ddpdoctor.recorder.naming import agree_on_attempt
 from ddpdoctor.recorder.phases import Phases
 from ddpdoctor.recorder.placement import FACTS_SUFFIX, Placement
@@ -71,6 +73,8 @@ class Recorder:
         self._timed = timed(self._file, device)
         switch = RecordingSwitch(Schedule.of(settings.steps), self._turned)
         self._phases = Phases(self._timed, switch)
+        self._facts.parts(self._phases.parts.measured())
+        self._named = NamedSpans(self._file, self._facts, self._phases, guard)
         self._collectives = Collectives(self._timed, self._facts, self._phases, self._sites, guard)
         self._waits = Waits(self._phases, self._collectives, self._sites, guard)
         self._training = TrainingHooks(self._phases, self._collectives, self._sites, guard)
@@ -91,6 +95,7 @@ class Recorder:
         self._clock = ClockSync(info, self._facts.clock, guard)
         self._registration = _register(self.rank, world_size, self.place)
         self._server = WorkerServer()
+        marks.send_to(self._named)
         self._pid = os.getpid()
         self._closed = False
 
@@ -120,6 +125,7 @@ class Recorder:
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
+        marks.send_to(None)
         with ExitStack() as last_first:
             if self._registration is not None:
                 last_first.callback(self._registration.unlink, missing_ok=True)
@@ -131,6 +137,7 @@ class Recorder:
             last_first.callback(self._close_timer)
             last_first.callback(self._phases.finish)
             last_first.callback(self._backup.close)
+            last_first.callback(self._named.write_sums)
             last_first.callback(self._sentinel.stop)
             last_first.callback(self._clock.stop)
             last_first.callback(self._collectives.remove)

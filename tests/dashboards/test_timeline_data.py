@@ -14,10 +14,10 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from ddpdoctor.analysis import Analysis, analyze
 from ddpdoctor.analysis.grid import build_grid, median_of_others, place_of, pooled, step_series
 from ddpdoctor.analysis.timeline import Timeline, build_timeline, call_detail, span_detail
-from ddpdoctor.dashboards.wire import encode, whole_columns, window_columns
+from ddpdoctor.dashboards.wire import encode, mark_columns, whole_columns, window_columns
 from ddpdoctor.events import Phase
 from tests.builders import StepTimes, rank_info, simulate, with_ranks
-from tests.dashboards.shown import LATE_MS, LATE_RANK, late_analysis, late_run
+from tests.dashboards.shown import LATE_MS, LATE_RANK, late_analysis, late_run, marked_run
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +196,7 @@ def test_waits_are_not_told_apart_where_clocks_differ() -> None:
 
 def test_columns_survive_the_wire(timeline: Timeline) -> None:
     sent = window_columns(*timeline.window(100.0, 200.0))
+    sent |= mark_columns(build_timeline(analyze(marked_run())).marks)
     sent |= whole_columns(step_series(timeline.grid), pooled(timeline.grid, 100))
     body = encode(sent)
     (length,) = struct.unpack_from("<I", body)
@@ -214,3 +215,15 @@ def test_64_ranks_are_packed_whole() -> None:
     assert len(np.unique(timeline.calls.rank)) == 64
     spans, calls = timeline.window(500.0, 600.0)
     assert len(encode(window_columns(spans, calls))) < 1_000_000
+
+
+def test_named_spans_and_collections_are_marks_with_one_name_for_all_ranks() -> None:
+    marks = build_timeline(analyze(marked_run())).marks
+
+    assert marks.names == ("garbage collection", "<b>epoch</b>", "loss")
+    assert np.all(np.diff(marks.rank) >= 0)
+    for rank in range(2):  # which number the names the other way round
+        own = marks.name[marks.rank == rank].tolist()
+        assert sorted(own) == [0, 1, 2]
+    near = marks.within(100.0, 101.0)
+    assert near.name.tolist() == [1, 1]

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from ddpdoctor import analyze, load_run
 from tests.hosts import ip, namespaces, needs_root, train
 from tests.launching import ddpdoctor, finish
 
 pytestmark = [pytest.mark.job, needs_root]
 
 RATE_MBIT = 200
+FRAME = 1514 / 1448  # bytes on the link for each of TCP's payload
 
 
 @pytest.fixture
@@ -48,6 +50,19 @@ def test_a_slow_link_is_bandwidth_bound_at_its_rate(two_hosts: list[str], tmp_pa
     assert busbw == pytest.approx(RATE_MBIT / 8 / 1e3, rel=0.15)
     late = next(r for r in report["results"] if r["code"] == "DD101")
     assert late["outcome"] == "clean"
+    assert_transfer_takes_what_the_link_takes(tmp_path)
+
+
+def assert_transfer_takes_what_the_link_takes(folder: Path) -> None:
+    """In the fastest step, that is: in others gloo's threads may lack a CPU."""
+    (run,) = (folder / "ddpdoctor_runs").iterdir()
+    tables = analyze(load_run(run)).tables
+    buckets = tables.collectives[tables.collectives["bucket"] >= 0]
+    for rank in range(2):
+        sent = buckets[buckets["rank"] == rank].groupby("step")["nbytes"].sum().median()
+        steps = tables.steps[(tables.steps["rank"] == rank) & (tables.steps["step"] > 3)]
+        moving = steps["transfer_ns"] + steps["overlapped_ns"]
+        assert moving.min() / 1e6 == pytest.approx(sent * FRAME * 8 / RATE_MBIT / 1e3, rel=0.05)
 
 
 def test_a_late_rank_on_a_slow_link_is_not_taken_for_bandwidth(

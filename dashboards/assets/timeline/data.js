@@ -88,18 +88,24 @@ function decode(buffer) {
   return columns;
 }
 
-// First and last+1 of each row, and for calls the latest end so far: they may overlap.
+// First and last+1 of each row, and the latest end so far of what may overlap: calls and marks.
 function indexed(columns, rowOfRank) {
-  const reach = new Float64Array(columns.call_end.length);
-  for (let i = 0; i < reach.length; i++) {
-    const sameRank = i > 0 && columns.call_rank[i] === columns.call_rank[i - 1];
-    reach[i] = sameRank ? Math.max(reach[i - 1], columns.call_end[i]) : columns.call_end[i];
-  }
   return {
-    reach,
+    reach: reachOf(columns.call_rank, columns.call_end),
+    markReach: reachOf(columns.mark_rank, columns.mark_end),
     spanRows: rowRanges(columns.span_rank, rowOfRank),
     callRows: rowRanges(columns.call_rank, rowOfRank),
+    markRows: rowRanges(columns.mark_rank, rowOfRank),
   };
+}
+
+function reachOf(ranks, ends) {
+  const reach = new Float64Array(ends.length);
+  for (let i = 0; i < reach.length; i++) {
+    const sameRank = i > 0 && ranks[i] === ranks[i - 1];
+    reach[i] = sameRank ? Math.max(reach[i - 1], ends[i]) : ends[i];
+  }
+  return reach;
 }
 
 function rowRanges(ranks, rowOfRank) {

@@ -6,6 +6,8 @@ import { duration, moment, more, roundStep } from "./text.js";
 import { PHASE } from "./theme.js";
 
 const FONT = "11px system-ui, sans-serif";
+const MARK_PX = 3;
+const COLLECTION = 0; // the name of garbage collections among the marks
 const DEAD_ZONE = 0.035; // of a step: a smaller excess is noise, and stays quiet
 const FULL_AT = 0.45; // of a step: from here on the colour is at its strongest
 
@@ -101,6 +103,7 @@ export class Painter {
     for (let row = first; row < last; row++) {
       const { thread, calls } = this.layout.lanes(row);
       this.spans(row, thread);
+      this.marks(row, thread);
       if (calls) this.calls(row, calls);
     }
   }
@@ -121,6 +124,22 @@ export class Painter {
       c.fillRect(x0, lane[0], Math.max(0.6, x1 - x0 - gap), lane[1]);
       if (x1 - x0 > 44 && lane[1] >= 12) this.label(phase, columns.span_end[i] - columns.span_begin[i], x0, x1, lane);
     }
+  }
+
+  // Named spans and garbage collections: a strip along the upper edge; the tooltip has the names.
+  marks(row, lane) {
+    const { context: c, layout, theme, view } = this;
+    const { columns, markRows, markReach } = this.source.spans;
+    const [first, last] = markRows[row];
+    c.globalAlpha = 0.7; // spans within spans show darker
+    for (let i = firstAbove(markReach, view.t0, first, last); i < last; i++) {
+      if (columns.mark_begin[i] >= view.t1) break;
+      const x0 = layout.x(columns.mark_begin[i]);
+      const x1 = layout.x(columns.mark_end[i]);
+      c.fillStyle = columns.mark_name[i] === COLLECTION ? theme.bad : theme.text;
+      c.fillRect(x0, lane[0], Math.max(0.6, x1 - x0 - 0.75), MARK_PX);
+    }
+    c.globalAlpha = 1;
   }
 
   label(phase, ms, x0, x1, lane) {

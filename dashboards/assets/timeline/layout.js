@@ -102,7 +102,18 @@ export class Layout {
   hitSpan(loaded, row, ms) {
     const [first, last] = loaded.spanRows[row];
     const i = firstAbove(loaded.columns.span_end, ms, first, last);
-    return i < last && loaded.columns.span_begin[i] <= ms ? { kind: "span", index: i } : null;
+    return i < last && loaded.columns.span_begin[i] <= ms ? { kind: "span", index: i, marks: this.marksAt(loaded, row, ms) } : null;
+  }
+
+  // Numbers of the named spans and collections that cover this moment, the outer ones first.
+  marksAt(loaded, row, ms) {
+    const { columns, markRows, markReach } = loaded;
+    const [first, last] = markRows[row];
+    const found = [];
+    for (let i = firstAbove(markReach, ms, first, last); i < last && columns.mark_begin[i] <= ms; i++) {
+      if (columns.mark_end[i] >= ms) found.push(i);
+    }
+    return found;
   }
 
   hitCall(loaded, row, x, y, lane) {

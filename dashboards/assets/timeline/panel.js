@@ -3,6 +3,7 @@
 import { bytes, callName, duration, more } from "./text.js";
 
 const MOST_ARRIVALS = 12;
+const MOST_MARKS = 4;
 
 export function element(tag, text, className) {
   const made = document.createElement(tag);
@@ -31,14 +32,22 @@ export class Tooltip {
     this.box.style.top = `${Math.max(0, top)}px`;
   }
 
-  lines({ kind, index }) {
+  markLines(marks) {
+    const { columns } = this.source.spans;
+    return marks.slice(0, MOST_MARKS).map((i) => {
+      const took = duration(columns.mark_end[i] - columns.mark_begin[i]);
+      return [`in ${this.source.meta.marks[columns.mark_name[i]]}  ${took}`];
+    });
+  }
+
+  lines({ kind, index, marks = [] }) {
     const { columns } = this.source.spans;
     const rank = columns[`${kind}_rank`][index];
     const sync = columns[`${kind}_sync`][index];
     const at = `rank ${rank}${sync >= 0 ? ` · step ${sync}` : " · outside the steps"}`;
     const took = duration(columns[`${kind}_end`][index] - columns[`${kind}_begin`][index]);
     if (kind === "span") {
-      return [[this.source.meta.phases[columns.span_phase[index]], "tip-title"], [`${took}  ${at}`]];
+      return [[this.source.meta.phases[columns.span_phase[index]], "tip-title"], [`${took}  ${at}`], ...this.markLines(marks)];
     }
     const op = this.source.meta.ops[columns.call_op[index]];
     const size = bytes(columns.call_bytes[index]);
