@@ -268,9 +268,9 @@ def explain(check: str | None, markdown: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 def runs(as_json: bool) -> None:
     """List the recorded runs here, oldest first."""
+    from ddpdoctor.runfolders import list_runs, runs_folder
     from ddpdoctor.runlist import as_table, summary, to_json
     from ddpdoctor.terminal import text_console
-    from ddpdoctor.tracefile import list_runs, runs_folder
 
     found = [summary(path) for path in list_runs()]
     if as_json:

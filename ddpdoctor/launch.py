@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ddpdoctor.errors import TorchMissing
-from ddpdoctor.tracefile import runs_folder
+from ddpdoctor.runfolders import runs_folder
 
 _WATCHED: Final = frozenset(
     {

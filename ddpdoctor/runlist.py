@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from ddpdoctor.errors import BadTraceFile
+from ddpdoctor.runfolders import attempts, rank_files
 from ddpdoctor.terminal import Columns
-from ddpdoctor.tracefile import Header, attempts, rank_files, read_header
+from ddpdoctor.tracefile import Header, read_header
 
 UNREADABLE: Final = "unreadable"
 ENDED: Final = "ended"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from ddpdoctor.errors import NotARun
-from ddpdoctor.tracefile import is_run
+from ddpdoctor.runfolders import is_run
 
 SAMPLES: Final = Path(__file__).parent / "sample_traces"
 

@@ -21,6 +21,7 @@ from ddpdoctor.errors import BadTraceFile, CannotSwitch
 from ddpdoctor.events import PROGRESS, PROGRESS_OFFSET
 from ddpdoctor.factsfile import UNREADABLE
 from ddpdoctor.regular import opened, read_up_to
+from ddpdoctor.runfolders import attempt_folder, newest_run, rank_files
 from ddpdoctor.schedule import (
     CONTROL_BYTES,
     CONTROL_FILE,
@@ -29,7 +30,7 @@ from ddpdoctor.schedule import (
     control_bytes,
     read_control,
 )
-from ddpdoctor.tracefile import attempt_folder, newest_run, rank_files, read_header
+from ddpdoctor.tracefile import read_header
 from ddpdoctor.wording import rank_list
 
 LEAD_S: Final = 4.0  # a rank's second to look, one more to say where it is, and as much again

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpdoctor import events
-from ddpdoctor.errors import BadTraceFile, DdpDoctorError, NotARun
+from ddpdoctor.errors import BadTraceFile, NotARun
 from ddpdoctor.events import (
     ClockOffset,
     DrawnIndices,
@@ -41,8 +41,8 @@ from ddpdoctor.laststacks import STACKS_SUFFIX, LastStacks, read_last_stacks
 from ddpdoctor.localrecords import where_they_lie
 from ddpdoctor.plausible import plausible
 from ddpdoctor.regular import opened
+from ddpdoctor.runfolders import attempt_folder, newest_run, rank_files
 from ddpdoctor.schedule import Switch
-from ddpdoctor.settings import settings
 
 Records = npt.NDArray[np.void]
 
@@ -161,82 +161,6 @@ def _joined(folder: Path, read: list[tuple[Header, RankTrace]], errors: list[Bad
     problems += [line + where_they_lie(folder, by_rank) for line in _missing(by_rank, info, errors)]
     ranks = tuple(by_rank[rank] for rank in sorted(by_rank))
     return Run(folder, info, ranks, tuple(problems))
-
-
-def runs_folder() -> Path:
-    """Where runs are kept: by the settings, or `ddpdoctor_runs` in the working folder."""
-    return Path(settings().dir)
-
-
-def list_runs(folder: Path | None = None) -> list[Path]:
-    """The runs in a folder, oldest first."""
-    folder = folder or runs_folder()
-    try:
-        found = [(_changed_ns(path), path.name, path) for path in folder.iterdir()]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise NotARun(f"{folder}: cannot be read ({error.strerror})") from error
-    return [path for changed_ns, _, path in sorted(found) if changed_ns >= 0]
-
-
-def _changed_ns(path: Path) -> int:
-    """When a run was last written to; -1 for what is no run, or cannot be read."""
-    try:
-        return path.stat().st_mtime_ns if path.is_dir() and attempts(path) else -1
-    except OSError:
-        return -1
-
-
-def newest_run() -> Path:
-    runs = list_runs()
-    if not runs:
-        raise NotARun(
-            f"no recorded run in {runs_folder().absolute()}: put `model = "
-            f"ddpdoctor.wrap(model)` into the "
-            "training script, or start it by `ddpdoctor run`; or name a run folder"
-        )
-    return runs[-1]
-
-
-def attempts(run: Path) -> list[Path]:
-    """The folders of a run's attempts, the newest last."""
-    numbered = [
-        (int(match[1]), path)
-        for path in run.iterdir()
-        if (match := re.fullmatch(r"attempt-(\d{1,9})", path.name)) and path.is_dir()
-    ]
-    return [path for _, path in sorted(numbered)]
-
-
-def attempt_folder(path: Path) -> Path:
-    """The folder that holds the rank files: this one, or its newest attempt.
-
-    A bare name may be a run's id, as reports print it.
-    """
-    if not path.exists() and path.name == str(path):
-        path = runs_folder() / path if (runs_folder() / path).exists() else path
-    try:
-        if not path.exists():
-            raise NotARun(f"{path}: there is no such folder")
-        if not path.is_dir():
-            raise NotARun(f"{path}: is a file; name the run folder that holds it")
-        if list(rank_files(path)):
-            return path
-        numbered = attempts(path)
-        if numbered and list(rank_files(numbered[-1])):
-            return numbered[-1]
-    except OSError as error:
-        raise NotARun(f"{path}: cannot be read ({error.strerror})") from error
-    away = where_they_lie(numbered[-1] if numbered else path)
-    raise NotARun(
-        f"{path}: holds no rank file (rank*.ddt)" + (away or ", so it is not a recorded run")
-    )
-
-
-def rank_files(folder: Path) -> Iterator[Path]:
-    """In the order of the ranks."""
-    return iter(sorted(folder.glob("rank*.ddt")))
 
 
 def _missing(present: Collection[int], info: RunInfo, errors: list[BadTraceFile]) -> list[str]:
@@ -393,12 +317,3 @@ def _merge(detail: Records, ring: Records) -> Records:
     records = records[records["commit"] > 0]
     _, first = np.unique(records["commit"], return_index=True)
     return records[first]
-
-
-def is_run(path: Path) -> bool:
-    """Whether `load_run` would find rank files there."""
-    try:
-        attempt_folder(path)
-    except DdpDoctorError:
-        return False
-    return True

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ddpdoctor.errors import NotARun
+from ddpdoctor.runfolders import is_run
 from ddpdoctor.samples import sample_folder, sample_names
-from ddpdoctor.tracefile import is_run
 
 
 def test_each_sample_is_a_run() -> None:

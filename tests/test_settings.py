@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor import settings as module
+from ddpdoctor.runfolders import runs_folder
 from ddpdoctor.schedule import Steps
 from ddpdoctor.settings import Settings, settings
-from ddpdoctor.tracefile import runs_folder
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,8 @@ from ddpdoctor.events import (
 )
 from ddpdoctor.recorder.facts import FactsFile
 from ddpdoctor.recorder.writer import DETAIL_BYTES, RING_RECORDS, STEP_ROWS, RankFile
-from ddpdoctor.tracefile import list_runs, load_run, read_rank
+from ddpdoctor.runfolders import list_runs
+from ddpdoctor.tracefile import load_run, read_rank
 from tests.builders import rank_info
 
 RUN = RunInfo("run-1", 0, 2, "gloo")

@@ -20,29 +20,15 @@ import torch.distributed as dist
 
 from ddpdoctor.events import Flag, GroupInfo, Kind, Op
 from ddpdoctor.recorder import _torch_private as private
+from ddpdoctor.recorder.buckets import Buckets
 from ddpdoctor.recorder.callsite import CallSites, FrameWalk
 from ddpdoctor.recorder.facts import FactsFile
 from ddpdoctor.recorder.guard import Guard
 from ddpdoctor.recorder.pending import Pending
 from ddpdoctor.recorder.phases import BlockingCall, Phases
+from ddpdoctor.recorder.signatures import Signature, extent
 from ddpdoctor.recorder.timers import AnyFile, DeviceTimedFile
 
-_OPS: Final = (  # the first prefix that fits
-    ("allreduce", Op.ALL_REDUCE),
-    ("broadcast", Op.BROADCAST),
-    ("allgather", Op.ALL_GATHER),
-    ("_allgather", Op.ALL_GATHER),
-    ("reduce_scatter", Op.REDUCE_SCATTER),
-    ("_reduce_scatter", Op.REDUCE_SCATTER),
-    ("reduce_", Op.REDUCE),
-    ("gather", Op.GATHER),
-    ("scatter", Op.SCATTER),
-    ("alltoall", Op.ALL_TO_ALL),
-    ("barrier", Op.BARRIER),
-    ("monitored_barrier", Op.BARRIER),
-    ("send", Op.SEND),
-    ("recv", Op.RECV),
-)
 _SENDS: Final = frozenset({"send", "recv"})  # torch.distributed's functions that block
 # As plain integers, which are much cheaper to combine than those of an IntFlag.
 _COLLECTIVE: Final = int(Kind.COLLECTIVE)
@@ -51,42 +37,6 @@ _BUCKET: Final = int(Flag.BUCKET)
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 _UNTIMED: Final = int(Flag.UNTIMED)
 _now, _thread = time.monotonic_ns, threading.get_ident
-_PEER_ARGUMENTS: Final = ("root_rank", "dst", "src")
-# A completion callback takes the interpreter's lock on a thread of the backend, in the middle of
-# the backward: half of what a bucket costs. A link is known well enough from these steps.
-STEPS_ALL_TIMED: Final = 64  # synchronised steps from the first one on
-TIMED_EVERY: Final = 4  # steps, after those; with more buckets than the next, the fewer
-BUCKETS_TIMED: Final = 10
-
-
-@dataclass(frozen=True, slots=True)
-class _Signature:
-    """Where the facts lie among the arguments of one operation."""
-
-    op: Op
-    group: int
-    tensors: int
-    is_async: int | None
-    peer: int | None
-    flags: int  # those of every call
-    blocks: bool  # every call
-
-    @classmethod
-    def of(cls, operation: private.CollectiveOp) -> _Signature:
-        names = operation.argument_names
-        op = next((op for prefix, op in _OPS if operation.name.startswith(prefix)), Op.OTHER)
-        peers = [names.index(name) for name in _PEER_ARGUMENTS if name in names]
-        inputs = [index for index, name in enumerate(names) if name.startswith("input")]
-        return cls(
-            op,
-            names.index("process_group"),
-            # the larger side, as nccl-tests count: of an all-gather the output, which comes first
-            inputs[0] if op is Op.REDUCE_SCATTER and inputs else 0,
-            names.index("async_op") if "async_op" in names else None,
-            peers[0] if peers else None,
-            _POINT_TO_POINT if op in (Op.SEND, Op.RECV) else 0,
-            operation.name.startswith("monitored_barrier"),
-        )
 
 
 @dataclass(slots=True)
@@ -97,45 +47,6 @@ class _Group:
     next_seq: int
     next_p2p: int = 0
     lock: threading.RLock = field(default_factory=threading.RLock)
-
-
-class Buckets:
-    """What the running backward has still to reduce, by model, in DDP's launch order.
-
-    All ranks stamp the completions of the same steps, since they count synchronised steps alike.
-    """
-
-    def __init__(self) -> None:
-        self._models: list[tuple[tuple[int, ...], int]] = []  # sizes, and how many were taken
-        self._sync = 0
-        self.site = 0  # of the backward
-        self.timed = True  # whether the completions of this backward are stamped
-        self.untimed: list[_Issued] = []  # under way
-
-    def begin(self, site: int, sync: int) -> None:
-        """A backward begins, the synchronised step `sync` of this rank."""
-        self._models.clear()
-        self.site, self._sync, self.timed = site, sync, True
-
-    def expect(self, sizes: tuple[int, ...]) -> None:
-        """The backward has reached a model with buckets of these sizes."""
-        every = TIMED_EVERY * -(-len(sizes) // BUCKETS_TIMED) if sizes else 1
-        if not self._models:
-            self.timed = self._sync < STEPS_ALL_TIMED or self._sync % every == 0
-        self._models.append((sizes, 0))
-
-    def take(self, nbytes: int) -> int:
-        """Index of the bucket of this size if it is the next one of one model alone, else -1."""
-        fits = [
-            place
-            for place, (sizes, taken) in enumerate(self._models)
-            if taken < len(sizes) and sizes[taken] == nbytes
-        ]
-        if not fits:
-            return -1
-        sizes, taken = self._models[fits[0]]
-        self._models[fits[0]] = (sizes, taken + 1)
-        return taken if len(fits) == 1 else -1
 
 
 @dataclass(slots=True)
@@ -178,6 +89,7 @@ class Collectives:
         self._awaited: Awaited | None = None
         self.issued = 0
         self.buckets = Buckets()
+        self._untimed: list[_Issued] = []  # buckets of the running backward
         self.in_pre_forward = False
         self._registration = private.KernelRegistration(self._kernel)
         always = Guard(lambda error: None)  # calls are pending also when recording has gone off
@@ -197,7 +109,7 @@ class Collectives:
     def _kernel(
         self, operation: private.CollectiveOp, redispatch: private.Kernel, behind: Any
     ) -> private.Kernel:
-        signature = _Signature.of(operation)
+        signature = Signature.of(operation)
         guard, before, after = self._guard, self._before, self._after
         failed = self._failed
 
@@ -214,7 +126,7 @@ class Collectives:
 
         return private.without_dynamo(kernel)
 
-    def _before(self, signature: _Signature, arguments: tuple[Any, ...]) -> _Issued | None:
+    def _before(self, signature: Signature, arguments: tuple[Any, ...]) -> _Issued | None:
         arrived = _now()
         group = self._group(private.unbox_group(arguments[signature.group]))
         if not self._phases.switch.on:  # only counted: the others' numbers are to stay the same
@@ -222,7 +134,7 @@ class Collectives:
                 _take_number(group, point_to_point=bool(signature.flags & _POINT_TO_POINT))
                 self.issued += 1
             return None
-        nbytes, on_host = _extent(arguments[signature.tensors])
+        nbytes, on_host = extent(arguments[signature.tensors])
         caller = self.caller(sys._getframe(1))
         flags, bucket, buckets = signature.flags, -1, self.buckets
         on_thread = _thread() == self._phases.thread
@@ -267,7 +179,7 @@ class Collectives:
             self._completed(awaited.issued, _now())
 
     def _failed(
-        self, issued: _Issued | None, signature: _Signature, arguments: tuple[Any, ...]
+        self, issued: _Issued | None, signature: Signature, arguments: tuple[Any, ...]
     ) -> None:
         """The backend raised: the call ends here, and its number may still be free."""
         if issued is not None:
@@ -287,7 +199,7 @@ class Collectives:
             self._after_on_device(issued, result)
             return
         if not issued.timed:
-            self.buckets.untimed.append(issued)
+            self._untimed.append(issued)
             return
 
         def completed(_future: object) -> None:
@@ -312,9 +224,9 @@ class Collectives:
 
     def backward_ended(self, now: int) -> None:
         """The training thread has waited for all buckets; with `now` 0 it is not known when."""
-        for issued in self.buckets.untimed:
+        for issued in self._untimed:
             self._file.finish(issued.serial, now, issued.issued_ns)
-        self.buckets.untimed.clear()
+        self._untimed.clear()
 
     def _after_on_device(self, issued: _Issued, result: Any) -> None:
         """There a future completes when the work is enqueued; a mark tells when it is done."""
@@ -331,7 +243,7 @@ class Collectives:
         self._file.finish(issued.serial, now, issued.issued_ns)
 
     def _blocks(
-        self, signature: _Signature, arguments: tuple[Any, ...], caller: FrameType | None
+        self, signature: Signature, arguments: tuple[Any, ...], caller: FrameType | None
     ) -> bool:
         """Whether the training thread will stand in this call until it completes."""
         if signature.blocks or (self.in_pre_forward and signature.op is Op.BROADCAST):
@@ -374,31 +286,3 @@ def _take_number(group: _Group, *, point_to_point: bool) -> int:
         return group.next_p2p - 1
     group.next_seq += 1
     return group.next_seq - 1
-
-
-def _extent(argument: Any) -> tuple[int, bool]:
-    """Bytes of the tensors in an argument, and whether none of them is on a GPU."""
-    if type(argument) is list and len(argument) == 1 and type(argument[0]) is torch.Tensor:
-        (tensor,) = argument  # of a reducer's bucket
-        return _bytes_of(tensor), not tensor.is_cuda
-    tensors = _tensors(argument)
-    return sum(map(_bytes_of, tensors)), not any(tensor.is_cuda for tensor in tensors)
-
-
-def _bytes_of(tensor: torch.Tensor) -> int:
-    """Of a sparse one, only what it stores."""
-    if tensor.layout is torch.strided:
-        return tensor.nbytes
-    if tensor.layout is torch.sparse_coo:
-        return private.sparse_bytes(tensor)
-    return tensor.numel() * tensor.element_size()
-
-
-def _tensors(argument: Any) -> list[torch.Tensor]:
-    """The tensors in an argument: one tensor, a list of them or a list of lists."""
-    if isinstance(argument, torch.Tensor):
-        return [argument]
-    found: list[torch.Tensor] = []
-    for item in argument:
-        found += _tensors(item)
-    return found
