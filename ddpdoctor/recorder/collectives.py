@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from ddpdoctor.events import Flag, GroupInfo, Kind, Op
 from ddpdoctor.recorder import _torch_private as private
+from ddpdoctor.recorder.buckets import Buckets
 from ddpdoctor.recorder.callsite import CallSites, FrameWalk
 from ddpdoctor.recorder.facts import FactsFile
 from ddpdoctor.recorder.guard import Guard
@@ -53,11 +54,6 @@ _UNTIMED: Final = int(Flag.UNTIMED)
 _now, _thread = time.monotonic_ns, threading.get_ident
 _SHUTDOWN_SECONDS: Final = 5.0  # for a group to call back; a peer that comes later is not awaited
 _PEER_ARGUMENTS: Final = ("root_rank", "dst", "src")
-# A completion callback takes the interpreter's lock on a thread of the backend, in the middle of
-# the backward: half of what a bucket costs. A link is known well enough from these steps.
-STEPS_ALL_TIMED: Final = 64  # synchronised steps from the first one on
-TIMED_EVERY: Final = 4  # steps, after those; with more buckets than the next, the fewer
-BUCKETS_TIMED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,45 +94,6 @@ class _Group:
     next_seq: int
     next_p2p: int = 0
     lock: threading.RLock = field(default_factory=threading.RLock)
-
-
-class Buckets:
-    """What the running backward has still to reduce, by model, in DDP's launch order.
-
-    All ranks stamp the completions of the same steps, since they count synchronised steps alike.
-    """
-
-    def __init__(self) -> None:
-        self._models: list[tuple[tuple[int, ...], int]] = []  # sizes, and how many were taken
-        self._sync = 0
-        self.site = 0  # of the backward
-        self.timed = True  # whether the completions of this backward are stamped
-        self.untimed: list[_Issued] = []  # under way
-
-    def begin(self, site: int, sync: int) -> None:
-        """A backward begins, the synchronised step `sync` of this rank."""
-        self._models.clear()
-        self.site, self._sync, self.timed = site, sync, True
-
-    def expect(self, sizes: tuple[int, ...]) -> None:
-        """The backward has reached a model with buckets of these sizes."""
-        every = TIMED_EVERY * -(-len(sizes) // BUCKETS_TIMED) if sizes else 1
-        if not self._models:
-            self.timed = self._sync < STEPS_ALL_TIMED or self._sync % every == 0
-        self._models.append((sizes, 0))
-
-    def take(self, nbytes: int) -> int:
-        """Index of the bucket of this size if it is the next one of one model alone, else -1."""
-        fits = [
-            place
-            for place, (sizes, taken) in enumerate(self._models)
-            if taken < len(sizes) and sizes[taken] == nbytes
-        ]
-        if not fits:
-            return -1
-        sizes, taken = self._models[fits[0]]
-        self._models[fits[0]] = (sizes, taken + 1)
-        return taken if len(fits) == 1 else -1
 
 
 @dataclass(slots=True)
@@ -180,6 +137,7 @@ class Collectives:
         self._awaited: Awaited | None = None
         self.issued = 0
         self.buckets = Buckets()
+        self._untimed: list[_Issued] = []  # buckets under way
         self.in_pre_forward = False
         self._registration = private.KernelRegistration(self._kernel)
         always = Guard(lambda error: None)  # calls are pending also when recording has gone off
@@ -289,7 +247,7 @@ class Collectives:
             self._after_on_device(issued, result)
             return
         if not issued.timed:
-            self.buckets.untimed.append(issued)
+            self._untimed.append(issued)
             return
 
         def completed(_future: object) -> None:
@@ -314,9 +272,9 @@ class Collectives:
 
     def backward_ended(self, now: int) -> None:
         """The training thread has waited for all buckets; with `now` 0 it is not known when."""
-        for issued in self.buckets.untimed:
+        for issued in self._untimed:
             self._file.finish(issued.serial, now, issued.issued_ns)
-        self.buckets.untimed.clear()
+        self._untimed.clear()
 
     def _after_on_device(self, issued: _Issued, result: Any) -> None:
         """There a future completes when the work is enqueued; a mark tells when it is done."""

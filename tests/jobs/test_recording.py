@@ -15,7 +15,7 @@ import torch
 from ddpdoctor import load_run
 from ddpdoctor.errors import DdpDoctorError
 from ddpdoctor.events import Flag
-from ddpdoctor.recorder.collectives import STEPS_ALL_TIMED, TIMED_EVERY
+from ddpdoctor.recorder.buckets import STEPS_ALL_TIMED, TIMED_EVERY
 from ddpdoctor.tracefile import RankTrace
 from tests.launching import (
     PROGRAMS,
