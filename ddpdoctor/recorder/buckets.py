@@ -1,4 +1,4 @@
-"""Which bucket of which model DDP's reducer is about to reduce, and whether its end is stamped."""
+"""Which bucket of which model an all-reduce of the reducer is, and whether its end is stamped."""
 
 from __future__ import annotations
 

@@ -37,6 +37,7 @@ _BUCKET: Final = int(Flag.BUCKET)
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 _UNTIMED: Final = int(Flag.UNTIMED)
 _now, _thread = time.monotonic_ns, threading.get_ident
+_SHUTDOWN_SECONDS: Final = 5.0  # for a group to call back; a peer that comes later is not awaited
 
 
 @dataclass(slots=True)
@@ -86,6 +87,7 @@ class Collectives:
         self._groups_lock = threading.RLock()  # a signal's handler may come within
         self.caller = FrameWalk(lambda file: not file.startswith(_BETWEEN_FOLDERS)).innermost
         self._pending = Pending()
+        self._kept: list[dist.ProcessGroup] = []  # still to call back when they were destroyed
         self._awaited: Awaited | None = None
         self.issued = 0
         self.buckets = Buckets()
@@ -103,8 +105,8 @@ class Collectives:
 
     def _ends(self, group: dist.ProcessGroup) -> None:
         known = self._groups.get(private.group_key(group))
-        if known is not None:
-            self._pending.wait(known)
+        if known is not None and not self._pending.wait(known, _SHUTDOWN_SECONDS):
+            self._kept.append(group)
 
     def _kernel(
         self, operation: private.CollectiveOp, redispatch: private.Kernel, behind: Any

@@ -37,12 +37,16 @@ class Pending:
         self._threads.add(threading.get_native_id())
         self._groups.pop(serial, None)
 
-    def wait(self, group: object | None = None) -> None:
-        """Until all calls of a group, or all, have called back and no thread wants the lock."""
-        deadline = time.monotonic() + _DRAIN_SECONDS
+    def wait(self, group: object | None = None, seconds: float = _DRAIN_SECONDS) -> bool:
+        """Until all calls of a group, or all, have called back and no thread wants the lock.
+
+        False where some have not in this time.
+        """
+        deadline = time.monotonic() + seconds
         while self._is_pending(group) and time.monotonic() < deadline:
             time.sleep(0.001)
         self._wait_for_rest()
+        return not self._is_pending(group)
 
     def _is_pending(self, group: object | None) -> bool:
         waiting = tuple(self._groups.values())

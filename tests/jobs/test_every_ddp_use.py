@@ -26,7 +26,7 @@ from tests.programs.uses import USES
 from tests.programs.uses.collectives import LATE_S
 from tests.programs.uses.models import SLOW_BACKWARD_S, SLOW_FORWARD_S
 
-pytestmark = pytest.mark.job
+pytestmark = [pytest.mark.job, pytest.mark.timeout(240)]  # both jobs count for the first test
 
 PROGRAM = PROGRAMS / "every_use.py"
 COLLECTIVE_USES = PROGRAMS / "uses" / "collectives.py"
