@@ -15,7 +15,9 @@ What to do
 
 When it is wrong
     A mean over few steps is moved by the start of an epoch, where workers are spawned; the
-    evidence shows the median beside it.
+    evidence shows the median beside it. On a host whose CPUs are all taken a batch comes late for
+    that reason alone: where the rank's own wait for a CPU could explain the input wait, it is
+    said as possible and no more.
 """
 
 from __future__ import annotations
@@ -39,6 +41,10 @@ SHARE_WARNING: Final = (
 SHARE_ERROR: Final = 0.30
 MOST_WORKERS: Final = 16  # more is no advice to give from one measurement
 LEAST_MS: Final = 2.0  # handing over a ready batch from a worker takes about 1 ms on a busy host
+CPUS_ARE_TAKEN: Final = (
+    "Other processes, too many workers or threads hold the CPUs: measure again when the host is "
+    "quiet, or use fewer of them (num_workers, OMP_NUM_THREADS)."
+)
 
 
 @trace_check("DD301", "input-bound")
@@ -58,18 +64,21 @@ def input_bound(run: Analysis) -> Iterator[Finding]:
 def _finding(run: Analysis, measured: dict[int, PhaseTimes], least: int) -> Finding:
     times = measured[least]
     share = times.input_ms / times.step_ms
+    queued_ms = times.run_queue_ms or 0.0
+    sure = (times.input_ms - queued_ms) / times.step_ms >= SHARE_WARNING
     trace = next(trace for trace in run.run.ranks if trace.info.rank == least)
     loader = _main_loader(trace) if trace.loaders else None
     counted = run.tables.steps["sync"].between(run.steps.first_sync, run.steps.last_sync)
     own = run.tables.steps[counted & (run.tables.steps["rank"] == least)]
     return Finding(
-        severity=Severity.ERROR if share >= SHARE_ERROR else Severity.WARNING,
-        confidence=Confidence.CERTAIN,
+        severity=_severity(share) if sure else Severity.INFO,
+        confidence=Confidence.CERTAIN if sure else Confidence.POSSIBLE,
         message=(
             f"every rank waits for its input: at least {times.input_ms:.1f} ms of "
             f"{times.step_ms:.1f} ms a step ({percent(share)})"
+            + ("" if sure else f"; but for {queued_ms:.1f} ms of a step it waits for a CPU")
         ),
-        fix=_fix(loader, times, trace.info.cpus),
+        fix=_fix(loader, times, trace.info.cpus) if sure else CPUS_ARE_TAKEN,
         culprits=tuple(measured),
         hosts=tuple(sorted({stats.host for stats in run.ranks})),
         steps=((run.steps.first_sync, run.steps.last_sync),),
@@ -79,10 +88,15 @@ def _finding(run: Analysis, measured: dict[int, PhaseTimes], least: int) -> Find
             Evidence("share of the step", 100 * share, "%", 100 * SHARE_WARNING),
             Evidence("workers of the loader", loader.workers if loader else None),
             Evidence("CPUs that the rank may use", trace.info.cpus),
+            Evidence("waiting for a CPU", times.run_queue_ms, "ms"),
         ),
         lost_s=times.input_ms * run.steps.counted / 1e3,
         where=_where(least, trace.hot_lines),
     )
+
+
+def _severity(share: float) -> Severity:
+    return Severity.ERROR if share >= SHARE_ERROR else Severity.WARNING
 
 
 def _main_loader(trace: RankTrace) -> LoaderInfo:

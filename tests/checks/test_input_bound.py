@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from ddpdoctor.checks import Outcome
-from ddpdoctor.events import Phase
+from ddpdoctor.events import Kind, Phase
 from ddpdoctor.findings import Severity
 from tests.builders import (
     LINE,
+    MS,
     StepTimes,
     drawn,
     loader,
@@ -78,6 +79,26 @@ def test_workers_that_are_too_slow() -> None:
 
     assert finding.severity is Severity.WARNING
     assert finding.fix.startswith("3 workers are too slow")
+
+
+@pytest.mark.parametrize(
+    ("input_ms", "queued_ms", "severity"),
+    [(4, 0, Severity.WARNING), (4, 3, Severity.INFO), (20, 3, Severity.ERROR)],
+)
+def test_an_input_wait_that_a_busy_host_explains_is_no_warning(
+    input_ms: float, queued_ms: float, severity: Severity
+) -> None:
+    def on_a_busy_host(trace):
+        detail = trace.detail.copy()
+        detail["nbytes"][detail["kind"] == Kind.STEP] = int(queued_ms * MS)
+        return replace(trace, detail=detail)
+
+    run = with_ranks(with_loader(all_wait(input_ms), workers=1), on_a_busy_host)
+
+    (finding,) = result_of("DD301", run).findings
+
+    assert finding.severity is severity
+    assert ("it waits for a CPU" in finding.message) == (severity is Severity.INFO)
 
 
 def test_a_short_wait_is_clean() -> None:
