@@ -23,6 +23,7 @@ from ddpdoctor.events import (
     SpanNumber,
     Stall,
 )
+from ddpdoctor.modelevents import MODEL_FACTS, ModelFacts
 from ddpdoctor.regular import read_up_to
 from ddpdoctor.schedule import Switch
 
@@ -60,6 +61,7 @@ class Facts:
     ddp_groups: list[GroupInfo] = field(default_factory=list)
     parts: frozenset[Part] = frozenset({Part.RUN_QUEUE})  # what recordings without this fact had
     names: dict[int, str] = field(default_factory=dict)
+    model: ModelFacts = field(default_factory=ModelFacts)
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,8 @@ def _take_fact(facts: Facts, line: bytes) -> None:
             collected.append(_decode(fact, kind))
     elif fact.fact in _KEYED:
         _KEYED[fact.fact](facts, fact)
+    elif fact.fact in MODEL_FACTS:
+        facts.model.add(_decode(fact, MODEL_FACTS[fact.fact]))
 
 
 def _take_site(facts: Facts, fact: _FactLine) -> None:

@@ -39,6 +39,7 @@ from ddpdoctor.events import (
 from ddpdoctor.factsfile import UNREADABLE, RecorderCost, read_facts
 from ddpdoctor.laststacks import STACKS_SUFFIX, LastStacks, read_last_stacks
 from ddpdoctor.localrecords import where_they_lie
+from ddpdoctor.modelevents import ModelFacts
 from ddpdoctor.plausible import plausible
 from ddpdoctor.regular import opened
 from ddpdoctor.runfolders import attempt_folder, newest_run, rank_files
@@ -114,6 +115,7 @@ class RankTrace:
     switches: tuple[Switch, ...] = ()  # when it began and ceased to record; none: it always did
     parts: frozenset[Part] = frozenset({Part.RUN_QUEUE})  # of a step, that were counted
     names: dict[int, str] = field(default_factory=dict)  # of the user's spans
+    model: ModelFacts = field(default_factory=ModelFacts)
 
 
 @dataclass(frozen=True)
@@ -214,6 +216,7 @@ def read_rank(path: Path) -> tuple[Header, RankTrace]:
         switches=tuple(facts.switches),
         parts=facts.parts,
         names=facts.names,
+        model=facts.model,
     )
     return header, trace
 

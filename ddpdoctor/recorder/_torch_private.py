@@ -186,6 +186,27 @@ def bucket_bytes(model: Any) -> tuple[int, ...]:
     return tuple(int(size) for size in str(sizes).split(",") if size.strip())
 
 
+def communication_hooks(model: Any) -> tuple[str, ...]:
+    """Names of the communication hooks that were registered with the model."""
+    return tuple(
+        str(getattr(hook, "__qualname__", type(hook).__name__)) for hook, _ in model._comm_hooks
+    )
+
+
+def used_parameters(model: Any) -> list[bool] | None:
+    """Which of the reduced parameters took part in the last backward on this rank.
+
+    None where DDP does not look for it (`find_unused_parameters=False`).
+    """
+    used = model.reducer._get_local_used_map()
+    return None if used is None or not used.is_cpu else [bool(count) for count in used.tolist()]
+
+
+def ready_times(model: Any) -> list[int]:
+    """When each reduced parameter's gradient was ready: stays as it was where that was not so."""
+    return list(model.reducer.get_backward_stats())
+
+
 def default_group() -> dist.ProcessGroup:
     return distributed_c10d._get_default_group()
 

@@ -7,6 +7,8 @@ import threading
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 
+import msgspec
+
 from ddpdoctor.events import (
     ClockOffset,
     DrawnIndices,
@@ -18,7 +20,10 @@ from ddpdoctor.events import (
     Site,
     Stall,
 )
+from ddpdoctor.modelevents import MODEL_FACTS, ModelFact
 from ddpdoctor.schedule import Switch
+
+_NAMES = {kind: name for name, kind in MODEL_FACTS.items()}
 
 
 class FactsFile:
@@ -71,6 +76,11 @@ class FactsFile:
         """A name of the user's spans."""
         self._write("name", {"id": number, "name": name})
 
+    def model(self, fact: ModelFact) -> None:
+        """Encoded by msgspec: a sample holds hundreds of numbers, and the training waits."""
+        fields = msgspec.json.encode(fact)
+        self._put(b'{"fact": "%b", "data": %b}' % (_NAMES[type(fact)].encode(), fields))
+
     def note(self, text: str) -> None:
         self._write("note", text)
 
@@ -81,9 +91,11 @@ class FactsFile:
         if is_dataclass(data) and not isinstance(data, type):
             data = asdict(data)
         text = json.dumps({"fact": fact, "data": data}, ensure_ascii=False)
-        line = text.encode(errors="replace") + b"\n"  # file names need not be UTF-8
+        self._put(text.encode(errors="replace"))  # file names need not be UTF-8
+
+    def _put(self, line: bytes) -> None:
         with self._lock:
-            self._file.write(line)
+            self._file.write(line + b"\n")
 
     def close(self) -> None:
         self._file.close()

@@ -27,6 +27,7 @@ from ddpdoctor.recorder.ending import Ending
 from ddpdoctor.recorder.facts import FactsFile
 from ddpdoctor.recorder.guard import Guard
 from ddpdoctor.recorder.loader import LoaderHooks
+from ddpdoctor.recorder.modelfacts import Models
 from ddpdoctor.recorder.named import NamedSpans
 from ddpdoctor.recorder.naming import agree_on_attempt
 from ddpdoctor.recorder.phases import Phases
@@ -77,7 +78,10 @@ class Recorder:
         self._named = NamedSpans(self._file, self._facts, self._phases, guard)
         self._collectives = Collectives(self._timed, self._facts, self._phases, self._sites, guard)
         self._waits = Waits(self._phases, self._collectives, self._sites, guard)
-        self._training = TrainingHooks(self._phases, self._collectives, self._sites, guard)
+        self._models = Models(self._facts.model, self._phases, self._sites)
+        self._training = TrainingHooks(
+            self._phases, self._collectives, self._models, self._sites, guard
+        )
         self._loaders = LoaderHooks(self._phases, self._facts, self._sites, guard)
         self._ending = Ending(self._phases, self._facts, guard)
         self._backup = Backup(path.with_suffix(STACKS_SUFFIX), self._facts)
@@ -104,6 +108,7 @@ class Recorder:
         if model not in self._training:
             members = tuple(dist.get_process_group_ranks(model.process_group))
             self._facts.ddp(GroupInfo(private.group_key(model.process_group), members))
+            self._models.add(model)
         self._training.add(model)
 
     def _turned(self, switch: Switch) -> None:
@@ -138,6 +143,7 @@ class Recorder:
             last_first.callback(self._phases.finish)
             last_first.callback(self._backup.close)
             last_first.callback(self._named.write_sums)
+            last_first.callback(self._models.finish)
             last_first.callback(self._sentinel.stop)
             last_first.callback(self._clock.stop)
             last_first.callback(self._collectives.remove)

@@ -24,6 +24,7 @@ from ddpdoctor.recorder import _torch_private as private
 from ddpdoctor.recorder.callsite import CallSites
 from ddpdoctor.recorder.collectives import Collectives
 from ddpdoctor.recorder.guard import Guard
+from ddpdoctor.recorder.modelfacts import Models
 from ddpdoctor.recorder.phases import Phases
 
 _BUCKETS_SETTLE: Final = 3  # DDP rebuilds its buckets once, before the second synchronised step
@@ -51,9 +52,15 @@ class TrainingHooks:
     """Phases of the DDP models that were added; `remove` restores every class it patched."""
 
     def __init__(
-        self, phases: Phases, collectives: Collectives, sites: CallSites, guard: Guard
+        self,
+        phases: Phases,
+        collectives: Collectives,
+        models: Models,
+        sites: CallSites,
+        guard: Guard,
     ) -> None:
         self._phases = phases
+        self.learning = models
         self._collectives = collectives
         self._sites = sites
         self.guard = guard
@@ -67,6 +74,7 @@ class TrainingHooks:
         self._optimizers: list[_OptimizerStep] = []  # nested ones: the innermost is last
         self._counts_cost = False
         self._in_backward: list[_Model] = []  # those whose outputs it has reached
+        self._reached: list[DistributedDataParallel] = []  # the same
         self._syncs = False  # in the running backward a model is to reduce its gradients
         self._issued = 0  # collectives, when it began
         self._when_compute_ends = functools.partial(guard.run, self._compute_ends)
@@ -92,7 +100,7 @@ class TrainingHooks:
         for name, original in self._originals.items():
             setattr(DistributedDataParallel, name, original)
 
-    def forward_begins(self, model: DistributedDataParallel) -> None:
+    def forward_begins(self, model: DistributedDataParallel, inputs: Any, kwargs: Any) -> None:
         if model not in self._models:
             return
         frame = sys._getframe(1)
@@ -103,11 +111,13 @@ class TrainingHooks:
         elif not self._phases.on_training_thread():
             return  # an evaluation beside the training
         if self._in_backward:  # an exception ended it
-            self._in_backward = []
+            self._in_backward, self._reached = [], []
             self._collectives.backward_ended(0)
         self._drop_failed_optimizer_steps(frame)
         self._forward = self._phases.begin_forward(self._sites.here(frame), no_grad=not training)
         self._collectives.in_pre_forward = True
+        if training:
+            self.learning.forward_begins(model, inputs, kwargs)
         if self._phases.step >= 1 and not self._counts_cost:
             self._counts_cost = True
             self.guard.cost_ns = 0  # what starting took is no cost of a step
@@ -131,12 +141,18 @@ class TrainingHooks:
         if known is None:
             return
         self._phases.end(self._forward)
+        if not model.training:
+            self.learning.evaluates(model, wrapped=True)
         if not torch.is_grad_enabled():
             return
         known.will_sync = bool(model.require_backward_grad_sync)  # DDP too decides it here
         for tensor in _tensors(output):
             if tensor.requires_grad and not tensor.is_leaf:
                 tensor.register_hook(known.output_hook)  # type: ignore[no-untyped-call]
+
+    def set_to_evaluate(self, model: DistributedDataParallel) -> None:
+        if model in self._models and self._phases.on_training_thread():
+            self.learning.evaluates(model, wrapped=False)
 
     def _hook_of_outputs(self, model: DistributedDataParallel) -> Any:
         """One for each model: to keep the compiler out of a new function takes longer than it."""
@@ -168,6 +184,8 @@ class TrainingHooks:
             self._collectives.buckets.begin(site, self._phases.sync)
             private.after_backward(self._when_compute_ends)
         self._in_backward.append(known)
+        self._reached.append(model)
+        self.learning.backward_begins(model, gradient)
         if known.will_sync:
             self._syncs = True
             self._collectives.buckets.expect(self._buckets(model, known))
@@ -182,6 +200,8 @@ class TrainingHooks:
         if not self._phases.switch.on:  # the one count is all that is wanted
             self._backward_ends()
             return
+        for model in self._reached:
+            self.learning.backward_computed(model)
         self._blocked = self._phases.begin(Phase.BLOCKED, 0)
         private.after_backward(self._when_backward_ends)
 
@@ -190,17 +210,19 @@ class TrainingHooks:
         now = self._phases.end(self._blocked)
         self._collectives.backward_ended(now)
         self._phases.end(self._backward)
+        for model, known in zip(self._reached, self._in_backward, strict=True):
+            self.learning.backward_ends(model, synced=known.will_sync)
         if self._syncs and self._collectives.issued > self._issued:
             self._phases.synced_backward()
             for known in self._in_backward:
                 known.synced += 1
-        self._in_backward = []
+        self._in_backward, self._reached = [], []
 
     def _optimizer_begins(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         self.guard.run(self._begin_optimizer, optimizer, sys._getframe(1))
 
     def _optimizer_ends(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        self.guard.run(self._end_optimizer)
+        self.guard.run(self._end_optimizer, optimizer, sys._getframe(1))
 
     def _begin_optimizer(self, optimizer: Optimizer, frame: FrameType) -> None:
         self._drop_failed_optimizer_steps(frame)
@@ -208,9 +230,11 @@ class TrainingHooks:
         if self._holds_our_parameters(optimizer) and self._phases.on_training_thread():
             site = self._sites.here(sys._getframe(1))
             serial = self._phases.begin(Phase.OPTIMIZER, site)
+            if not any(step.serial for step in self._optimizers):
+                self.learning.optimizer_begins(optimizer)
         self._optimizers.append(_OptimizerStep(serial, frame))
 
-    def _end_optimizer(self) -> None:
+    def _end_optimizer(self, optimizer: Optimizer, frame: FrameType) -> None:
         if not self._optimizers:
             return
         serial = self._optimizers.pop().serial
@@ -219,6 +243,7 @@ class TrainingHooks:
         self._phases.end(serial)
         if not any(step.serial for step in self._optimizers):
             self._phases.optimizer_stepped()
+            self.learning.optimizer_ends(optimizer, frame)
 
     def _holds_our_parameters(self, optimizer: Optimizer) -> bool:
         ours = self._is_ours.get(optimizer)
@@ -234,15 +259,19 @@ class TrainingHooks:
 def _patch_forward(hooks: TrainingHooks) -> dict[str, Any]:
     """Patch the class: a subclass that overrides forward still calls these two."""
     ddp = DistributedDataParallel
-    originals = {name: getattr(ddp, name) for name in (private.PRE_FORWARD, private.POST_FORWARD)}
-    pre_forward, post_forward = originals.values()
+    names = (private.PRE_FORWARD, private.POST_FORWARD, "train")
+    originals = {name: getattr(ddp, name) for name in names}
+    pre_forward, post_forward, train = originals.values()
     guard = hooks.guard
 
     @functools.wraps(pre_forward)
     def recorded_pre_forward(self: DistributedDataParallel, *inputs: Any, **kwargs: Any) -> Any:
-        forward_begins(self)
+        forward_begins(self, inputs, kwargs)
         try:
             return pre_forward(self, *inputs, **kwargs)
+        except RuntimeError as error:
+            failed(error)
+            raise
         finally:
             pre_forward_ends()
 
@@ -252,13 +281,24 @@ def _patch_forward(hooks: TrainingHooks) -> dict[str, Any]:
         forward_ends(self, output)
         return output
 
-    forward_begins = private.without_dynamo(lambda model: guard.run(hooks.forward_begins, model))
+    @functools.wraps(train)
+    def recorded_train(self: DistributedDataParallel, mode: bool = True) -> Any:
+        result = train(self, mode)
+        if not mode:
+            guard.run(hooks.set_to_evaluate, self)
+        return result
+
+    forward_begins = private.without_dynamo(
+        lambda model, inputs, kwargs: guard.run(hooks.forward_begins, model, inputs, kwargs)
+    )
+    failed = private.without_dynamo(lambda error: guard.run(hooks.learning.failed, error))
     pre_forward_ends = private.without_dynamo(lambda: guard.run(hooks.pre_forward_ends))
     forward_ends = private.without_dynamo(
         lambda model, output: guard.run(hooks.forward_ends, model, output)
     )
     setattr(ddp, private.PRE_FORWARD, recorded_pre_forward)
     setattr(ddp, private.POST_FORWARD, recorded_post_forward)
+    ddp.train = recorded_train  # type: ignore[method-assign]
     return originals
 
 

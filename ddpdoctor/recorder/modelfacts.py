@@ -1,0 +1,397 @@
+"""What is recorded of the models while they train, beside the time that it takes.
+
+Looks at a few elements of a few tensors, at reductions that all ranks choose alike. Tensors on a
+GPU are not read, since that would wait for it. No random number is drawn, no tensor written.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import FrameType
+from typing import Any, Final
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from ddpdoctor.modelevents import (
+    MOST_MODELS,
+    Batches,
+    BatchRun,
+    ChangeKind,
+    EvaluationSample,
+    FailureKind,
+    ModelChange,
+    ModelFact,
+    ModelSample,
+    NonFinite,
+    Rescaled,
+    Unsynced,
+)
+from ddpdoctor.recorder import _torch_private as private
+from ddpdoctor.recorder import checksums, modellook
+from ddpdoctor.recorder.callsite import CallSites
+from ddpdoctor.recorder.modelfailure import failure_of, uncaught
+from ddpdoctor.recorder.modellook import Schedule, Use
+from ddpdoctor.recorder.modelshape import (
+    Shape,
+    optimizer_info,
+    rates,
+    shape_of,
+    shape_of_rest,
+    text,
+)
+from ddpdoctor.recorder.phases import Phases
+
+_FULL_SCANS: Final = 3  # for the names of what is not finite; one reads all gradients
+_MOST_NON_FINITE: Final = 64  # that are told one by one; then each whose number is a power of two
+_NAMES_SHOWN: Final = 16
+_WATCHED_AFTER: Final = 1000  # reductions after one that was not finite, each looked at
+_MOST_RUNS: Final = 4096  # of equal batches; after that only at reductions that are looked at
+_RUNS_KEPT: Final = 64  # before they are written
+_MOST_EVALUATIONS: Final = 512
+_RATIOS: Final = 8  # gradients that are compared before and after
+
+
+@dataclass(eq=False)
+class _Model:
+    """One model and what has come of it so far."""
+
+    shape: Shape
+    schedule: Schedule = field(default_factory=Schedule)
+    sync: int = 0
+    forwards: int = 0
+    optimizer_steps: int = 0
+    sync_at_step: int = 0
+    forwards_at_sync: int = 0
+    forwards_at_step: int = 0
+    rates: tuple[float, ...] = ()
+    use: Use | None = None
+    output_sum: torch.Tensor | None = None
+    samples: int = 0
+    elements: int = 0
+    runs: list[BatchRun] = field(default_factory=list)
+    runs_written: int = 0
+    changed: set[str] = field(default_factory=set)
+    watch_until: int = -1
+    non_finite: int = 0
+    scans: int = 0
+    pending: NonFinite | None = None
+    steps_at_pending: int = 0
+    unsynced: Unsynced | None = None
+    evaluations: int = 0
+    evaluated_at: int = -1
+    evaluation: EvaluationSample | None = None
+    reduced: tuple[tuple[torch.Tensor, float], ...] = ()  # gradients and their sizes
+
+    @property
+    def number(self) -> int:
+        return self.shape.info.model
+
+
+class Models:
+    """The models that are recorded, and the optimizers that hold their parameters."""
+
+    def __init__(
+        self, write: Callable[[ModelFact], None], phases: Phases, sites: CallSites
+    ) -> None:
+        self._write = write
+        self._phases = phases
+        self._sites = sites
+        self._models: weakref.WeakKeyDictionary[DistributedDataParallel, _Model]
+        self._models = weakref.WeakKeyDictionary()
+        self._optimizers: weakref.WeakKeyDictionary[Optimizer, tuple[_Model, ...]]
+        self._optimizers = weakref.WeakKeyDictionary()
+        self._numbers = 0
+        self._failures: set[FailureKind] = set()
+
+    def add(self, model: DistributedDataParallel) -> None:
+        if self._numbers >= MOST_MODELS:
+            return
+        own = self._models[model] = _Model(shape_of(model, self._numbers))
+        self._numbers += 1
+        self._optimizers.clear()
+        self._write(own.shape.info)
+
+    def forward_begins(self, model: DistributedDataParallel, inputs: Any, kwargs: Any) -> None:
+        """A forward with gradients of a model that is to learn."""
+        own = self._models.get(model)
+        if own is None or not model.training:
+            return
+        self._settle(own)
+        own.forwards += 1
+        tensor = _first_tensor(inputs, kwargs)
+        if tensor is not None:
+            own.samples += tensor.shape[0]
+            own.elements += tensor.numel()
+
+    def evaluates(self, model: DistributedDataParallel, *, wrapped: bool) -> None:
+        """The model evaluates now: by its own forward, or by what it holds."""
+        own = self._models.get(model)
+        if own is None or not own.shape.buffers or own.evaluations >= _MOST_EVALUATIONS:
+            return
+        if own.evaluated_at == own.sync and (own.evaluation is None or not wrapped):
+            return
+        own.evaluated_at = own.sync
+        some = modellook.chosen(own.shape.buffers, 1)
+        buffers = modellook.values(some, own.sync)
+        own.evaluation = EvaluationSample(own.number, own.sync, buffers, wrapped)
+        if wrapped:
+            self._write_evaluation(own)
+
+    def backward_begins(self, model: DistributedDataParallel, gradient: torch.Tensor) -> None:
+        own = self._models.get(model)
+        if own is None:
+            return
+        own.output_sum = checksums.sum_of(gradient)
+        own.use = None
+        if own.schedule.is_due(own.sync + 1):
+            own.use = Use(model, own.shape)
+
+    def backward_computed(self, model: DistributedDataParallel) -> None:
+        own = self._models.get(model)
+        if own is not None and own.use is not None:
+            own.use.computed(model)
+
+    def backward_ends(self, model: DistributedDataParallel, *, synced: bool) -> None:
+        own = self._models.get(model)
+        if own is None:
+            return
+        if not synced:
+            own.output_sum = None
+            return
+        own.sync += 1
+        due = own.schedule.is_due(own.sync)
+        self._look_for_non_finite(own)
+        self._count_batch(own, due=due)
+        if due:
+            own.schedule.timed(own.sync, partial(self._sample, own, model))
+        own.forwards_at_sync = own.forwards
+
+    def optimizer_begins(self, optimizer: Optimizer) -> None:
+        for own in self._held_by(optimizer):
+            if own.reduced:
+                self._compare_with_reduced(own)
+
+    def optimizer_ends(self, optimizer: Optimizer, frame: FrameType | None) -> None:
+        """The outermost step ended; a closure may have run backward within it."""
+        for own in self._held_by(optimizer):
+            own.optimizer_steps += 1
+            if own.schedule.is_due(own.sync + 1):
+                own.rates = rates(optimizer)
+            if own.shape.info.name == "":
+                self._sample_rest(own)
+            elif own.sync == own.sync_at_step and modellook.has_gradient(own.shape):
+                self._step_without_reduction(own, frame)
+            own.sync_at_step, own.forwards_at_step = own.sync, own.forwards
+
+    def failed(self, error: BaseException) -> None:
+        """An error that ends a forward, or the training; told once if a model was misused."""
+        failure = failure_of(error, [(own.shape, own.sync) for own in self._models.values()])
+        if failure is not None and failure.kind not in self._failures:
+            self._failures.add(failure.kind)
+            self._write(failure)
+
+    def finish(self) -> None:
+        """The process ends."""
+        error = uncaught()
+        if error is not None:
+            self.failed(error)
+        for own in self._models.values():
+            self._settle(own)
+            self._write_runs(own)
+
+    def _settle(self, own: _Model) -> None:
+        """What was left open until the next step of the training is known by now."""
+        if own.pending is not None:
+            stepped = own.optimizer_steps > own.steps_at_pending
+            self._write(replace(own.pending, stepped=stepped))
+            own.pending = None
+        if own.evaluation is not None:
+            self._write_evaluation(own)
+
+    def _write_evaluation(self, own: _Model) -> None:
+        if own.evaluation is not None:
+            self._write(own.evaluation)
+            own.evaluations += 1
+            own.evaluation = None
+
+    def _sample(self, own: _Model, model: DistributedDataParallel) -> None:
+        shape = own.shape
+        self._tell_communication_hook(own, model)
+        some = modellook.chosen(shape.parameters, own.sync)
+        looked_at: tuple[int, ...] = ()
+        unused: tuple[int, ...] = ()
+        unreduced: tuple[int, ...] = ()
+        if own.use is not None and own.use.is_measured:
+            unused, unreduced = own.use.unused_and_unreduced(model)
+            looked_at = tuple(p for p, watched in enumerate(shape.parameters) if watched.place >= 0)
+        sample = ModelSample(
+            own.number, own.sync, self._phases.step, own.forwards, own.optimizer_steps,
+            modellook.values(some, own.sync), modellook.gradients(some, own.sync),
+            looked_at, unused, unreduced, self._local_buffers(own, model), own.rates,
+        )  # fmt: skip
+        self._write(sample)
+        self._tell_changes(own, modellook.changes(some))
+        reduced = sample.gradients
+        sizes = zip(reduced.tensors[:_RATIOS], reduced.sizes[:_RATIOS], strict=True)
+        own.reduced = tuple((shape.parameters[place].tensor, size) for place, size in sizes if size)
+
+    def _local_buffers(self, own: _Model, model: DistributedDataParallel) -> Any:
+        """Buffers that DDP does not send from rank 0; those that it does differ in between."""
+        if model.broadcast_buffers:
+            return checksums.digests((), 0)
+        return modellook.values(modellook.chosen(own.shape.buffers, own.sync), own.sync)
+
+    def _tell_communication_hook(self, own: _Model, model: DistributedDataParallel) -> None:
+        """It may have been registered after the model was wrapped."""
+        hooks = private.communication_hooks(model)
+        arguments = own.shape.info.arguments
+        if hooks and "communication hook" not in arguments:
+            arguments["communication hook"] = text(", ".join(hooks))
+            self._write(own.shape.info)
+
+    def _tell_changes(self, own: _Model, changes: Iterable[tuple[ChangeKind, str]]) -> None:
+        names: dict[ChangeKind, list[str]] = {}
+        for kind, name in changes:
+            if name not in own.changed:
+                own.changed.add(name)
+                names.setdefault(kind, []).append(name)
+        for kind, found in names.items():
+            shown = tuple(found[:_NAMES_SHOWN])
+            self._write(ModelChange(own.number, own.sync, kind, shown, len(found)))
+
+    def _look_for_non_finite(self, own: _Model) -> None:
+        output, own.output_sum = own.output_sum, None
+        bad_output = None if output is None else not math.isfinite(abs(output.item()))
+        bad_reduced = None
+        if bad_output or own.sync <= own.watch_until or own.schedule.is_due(own.sync):
+            bad_reduced = modellook.some_gradient_is_not_finite(own.shape)
+        if bad_output or bad_reduced:
+            self._found_non_finite(own, bad_output, bad_reduced)
+
+    def _found_non_finite(self, own: _Model, output: bool | None, reduced: bool | None) -> None:
+        self._settle(own)
+        own.non_finite += 1
+        if own.non_finite == 1:
+            own.watch_until = own.sync + _WATCHED_AFTER
+        number = own.non_finite
+        if number > _MOST_NON_FINITE and number & (number - 1):
+            return
+        names: list[str] = []
+        weights = None
+        if own.scans < _FULL_SCANS:
+            own.scans += 1
+            names = modellook.not_finite(own.shape)
+            weights = modellook.a_weight_is_not_finite(own.shape)
+        own.pending = NonFinite(
+            own.number, own.sync, self._phases.step, output, reduced,
+            tuple(names[:_NAMES_SHOWN]), len(names), weights,
+        )  # fmt: skip
+        own.steps_at_pending = own.optimizer_steps
+
+    def _count_batch(self, own: _Model, *, due: bool) -> None:
+        forwards = own.forwards - own.forwards_at_sync
+        size = (own.samples, own.elements, forwards)
+        own.samples = own.elements = 0
+        if not size[0] or (own.runs_written >= _MOST_RUNS and not due):
+            return
+        last = own.runs[-1] if own.runs else None
+        follows = last is not None and last.sync + last.syncs == own.sync
+        if last and follows and (last.samples, last.elements, last.forwards) == size:
+            own.runs[-1] = replace(last, syncs=last.syncs + 1)
+        else:
+            own.runs.append(BatchRun(own.sync, 1, *size))
+        if due or len(own.runs) > _RUNS_KEPT:
+            self._write_runs(own)
+
+    def _write_runs(self, own: _Model) -> None:
+        if own.runs:
+            self._write(Batches(own.number, tuple(own.runs)))
+            own.runs_written += len(own.runs)
+            own.runs.clear()
+
+    def _compare_with_reduced(self, own: _Model) -> None:
+        """What the gradients have been multiplied by since they were reduced."""
+        places = range(len(own.reduced))
+        before = [size for _, size in own.reduced]
+        now = checksums.digests(((place, own.reduced[place][0].grad) for place in places), own.sync)
+        ratios = [size / before[place]
+                  for place, size in zip(now.tensors, now.sizes, strict=True) if size]  # fmt: skip
+        own.reduced = ()
+        if ratios:
+            forwards = own.forwards - own.forwards_at_step
+            self._write(Rescaled(own.number, own.sync, forwards, tuple(ratios)))
+
+    def _step_without_reduction(self, own: _Model, frame: FrameType | None) -> None:
+        last = own.unsynced
+        step = own.optimizer_steps
+        if last is None:
+            site = self._sites.site(frame)
+            last = Unsynced(own.number, step, own.sync, 0, 0, step, site)
+        steps = last.steps + 1
+        forwards = last.forwards + own.forwards - own.forwards_at_step
+        own.unsynced = replace(last, steps=steps, forwards=forwards, optimizer_steps=step)
+        if own.schedule.is_due(steps):
+            some = modellook.chosen(own.shape.parameters, steps)
+            own.unsynced = replace(
+                own.unsynced,
+                parameters=modellook.values(some, steps),
+                gradients=modellook.gradients(some, steps),
+            )
+            self._write(own.unsynced)
+
+    def _sample_rest(self, own: _Model) -> None:
+        """Parameters outside all wrapped models, as the optimizer's step left them."""
+        own.sync += 1
+        if own.schedule.is_due(own.sync):
+            some = modellook.chosen(own.shape.parameters, own.sync)
+            self._write(ModelSample(
+                own.number, own.sync, self._phases.step, 0, own.optimizer_steps,
+                modellook.values(some, own.sync), modellook.gradients(some, own.sync),
+            ))  # fmt: skip
+
+    def _held_by(self, optimizer: Optimizer) -> tuple[_Model, ...]:
+        """The models whose parameters an optimizer holds, and the rest of it as a model."""
+        held = self._optimizers.get(optimizer)
+        return held if held is not None else self._learn(optimizer)
+
+    def _learn(self, optimizer: Optimizer) -> tuple[_Model, ...]:
+        owners = {id(p): own for model, own in self._models.items() for p in model.parameters()}
+        found: dict[_Model, None] = {}
+        rest: list[torch.Tensor] = []
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                own = owners.get(id(parameter))
+                if own is not None:
+                    found[own] = None
+                elif parameter.requires_grad:
+                    rest.append(parameter)
+        models = tuple(found)
+        if models and self._numbers < MOST_MODELS:
+            numbers = tuple(own.number for own in models)
+            self._write(optimizer_info(optimizer, len(self._optimizers), numbers, len(rest)))
+            if rest:
+                reduced_over = models[0].shape.info.group
+                models += (_Model(shape_of_rest(rest, self._numbers, reduced_over)),)
+                self._numbers += 1
+                self._write(models[-1].shape.info)
+        self._optimizers[optimizer] = models
+        return models
+
+
+def _first_tensor(inputs: Any, kwargs: Any) -> torch.Tensor | None:
+    """The first tensor with dimensions that a model was given."""
+    for given in (*inputs, *kwargs.values()):
+        if isinstance(given, torch.Tensor) and given.dim():
+            return given
+        if isinstance(given, (list, tuple, dict)):
+            parts = given.values() if isinstance(given, dict) else given
+            for part in parts:
+                if isinstance(part, torch.Tensor) and part.dim():
+                    return part
+    return None
