@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 SHOWN = 6  # names in a list before the rest is counted
 
@@ -38,3 +38,11 @@ def rank_list(ranks: Sequence[int]) -> str:
     if len(ranks) > SHOWN:
         return f"ranks {', '.join(shown)} and {len(ranks) - SHOWN} more"
     return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def said_by_rank(values: Mapping[int, str]) -> str:
+    """`0.1 on ranks 0 and 1; 0.2 on rank 2`."""
+    ranks: dict[str, list[int]] = {}
+    for rank, value in values.items():
+        ranks.setdefault(value, []).append(rank)
+    return "; ".join(f"{value} on {rank_list(own)}" for value, own in ranks.items())

@@ -13,6 +13,7 @@ from ddpdoctor.analysis.ending import stuck_collectives, unfinished
 from ddpdoctor.analysis.link import fit_link
 from ddpdoctor.analysis.model import Analysis, LateArrivals, PhaseTimes, RankStats, StepRange
 from ddpdoctor.analysis.named import named_times
+from ddpdoctor.analysis.replicas import model_groups
 from ddpdoctor.events import RankInfo
 from ddpdoctor.parts import STEP_PARTS
 from ddpdoctor.tables import STEP_PHASES, Tables, build_tables
@@ -49,6 +50,7 @@ def analyze(run: Run) -> Analysis:
         unfinished(run),
         _recorder_cost(run.ranks),
         named_times(run, tables, counted),
+        model_groups(run),
     )
     return analysis if _is_cost_of_a_step(analysis) else replace(analysis, cost_ms_per_step=None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
+from ddpdoctor.analysis.replicas import ModelGroup
 from ddpdoctor.events import End, Phase
 from ddpdoctor.findings import Location
 from ddpdoctor.tables import Tables
@@ -182,6 +183,7 @@ class Analysis:
     unfinished: tuple[str, ...]  # how the record ends, where nobody closed it
     cost_ms_per_step: float | None  # what the recorder itself took, mean over ranks; see analyze
     named: tuple[NamedTime, ...]  # largest first
+    models: tuple[ModelGroup, ...] = ()
 
     @property
     def has_all_ranks(self) -> bool:

@@ -30,7 +30,7 @@ from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.checks import NotEnoughData, trace_check
 from ddpdoctor.events import RankInfo
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
-from ddpdoctor.wording import SHOWN, rank_list
+from ddpdoctor.wording import SHOWN, rank_list, said_by_rank
 
 DIFFERS_BY_DESIGN: Final = frozenset(
     {
@@ -68,10 +68,7 @@ class _Difference:
 
     @property
     def said(self) -> str:
-        groups: dict[str, list[int]] = {}
-        for rank, value in self.values.items():
-            groups.setdefault(value, []).append(rank)
-        return "; ".join(f"{value} on {rank_list(ranks)}" for value, ranks in groups.items())
+        return said_by_rank(self.values)
 
 
 @trace_check("DD404", "environment-drift")

@@ -1,0 +1,70 @@
+"""DD506 steps-mixed: gradients of different steps are averaged together.
+
+What it measures
+    How many training forwards each rank has run when the ranks reduce together. DDP counts
+    reductions, not steps: a rank that leaves out a backward answers with its next one.
+
+Why it matters
+    After an exception that was caught, or a loss that is not connected to the model, nothing hangs:
+    the rank's next gradients are reduced with those of the step before on the others. From then
+    on all averages are of different steps, until the end of the loop, where the others wait.
+
+What to do
+    Do not leave out a backward on one rank. Let all ranks skip together (all-reduce the flag), or
+    let the error end the job; keep a loss connected with `0 * output.sum()`.
+
+When it is wrong
+    A rank that evaluates in training mode with gradients on also runs more forwards. Where the
+    numbers differ in many steps the ranks accumulate gradients differently, which is DD507's. A
+    batch that is dropped before the model sees it is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.analysis.model import Analysis
+from ddpdoctor.analysis.modelcauses import Ahead, mixed
+from ddpdoctor.analysis.replicas import ModelGroup
+from ddpdoctor.checks import trace_check
+from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
+from ddpdoctor.modelwording import compared_groups
+from ddpdoctor.wording import rank_list
+
+
+@trace_check("DD506", "steps-mixed")
+def steps_mixed(run: Analysis) -> Iterator[Finding]:
+    for group in compared_groups(run):
+        found = mixed(group)
+        if found is not None:
+            yield _finding(group, found)
+
+
+def _finding(group: ModelGroup, found: Ahead) -> Finding:
+    first, last = found.before, found.sync - 1
+    at = f"step {last}" if last <= first else f"steps {first} to {last}"
+    forwards = "forward" if found.by == 1 else "forwards"
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        message=(
+            f"{rank_list(found.most)} ran {found.by} {forwards} of {group.label} without a "
+            f"backward, the first in {at}; since then gradients of different steps are averaged"
+        ),
+        fix=(
+            f"Look for what leaves out a backward on {rank_list(found.most)}: an exception that is "
+            "caught, a `continue`, a loss that is not connected to the model. Skip on all ranks "
+            "together, or keep the loss connected with `0 * output.sum()`."
+        ),
+        culprits=found.most,
+        victims=tuple(rank for rank in group.ranks if rank not in found.most),
+        steps=((last, last),),
+        evidence=(
+            Evidence(f"forwards before reduction {found.sync}", _said(found)),
+            Evidence("ahead at the last look", found.by),
+        ),
+    )
+
+
+def _said(found: Ahead) -> str:
+    return ", ".join(f"{count} on rank {rank}" for rank, count in found.counts.items())
