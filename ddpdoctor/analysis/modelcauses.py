@@ -67,7 +67,11 @@ def _structure(group: ModelGroup) -> Iterator[Setting]:
             if len(set(values.values())) > 1:
                 yield Setting("model", f"{what[:-1]} {place}", values)
                 return
-    values = {r: f"{i.parameter_count} parameters" for r, i in group.infos.items()}
+    values = {
+        rank: f"{info.parameter_count} parameters and {info.buffer_count} buffers, "
+        f"digest {info.parameter_digest ^ info.buffer_digest:x}"
+        for rank, info in group.infos.items()
+    }
     yield Setting("model", "names, shapes or types of tensors", values)
 
 
