@@ -29,9 +29,9 @@ _WEIGHTS: Final[npt.NDArray[np.uint64]] = _weights | np.uint64(1)
 
 def is_readable(tensor: torch.Tensor) -> bool:
     """Whether its elements lie in this process's memory, in strides."""
-    if not tensor.is_cpu or tensor.layout is not torch.strided or tensor.is_quantized:
+    if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
         return False
-    return type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
+    return bool(tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_quantized)
 
 
 def digests(tensors: Iterable[tuple[int, torch.Tensor | None]], turn: int) -> Digests:
@@ -60,7 +60,7 @@ def is_finite(tensor: torch.Tensor) -> bool | None:
 
 def sum_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """A sum that is finite where the elements are, as a tensor that nobody has read yet."""
-    if not (tensor.is_floating_point() or tensor.is_complex()) or not is_readable(tensor):
+    if not is_readable(tensor) or not (tensor.is_floating_point() or tensor.is_complex()):
         return None
     with torch.no_grad():
         taken = tensor if tensor.numel() <= _SMALL else _take(tensor, 0)
@@ -71,7 +71,7 @@ def sum_of(tensor: torch.Tensor) -> torch.Tensor | None:
 
 def all_finite(tensor: torch.Tensor) -> bool:
     """Whether every element is. Costs a pass over the tensor; True where it cannot be read."""
-    if not (tensor.is_floating_point() or tensor.is_complex()) or not is_readable(tensor):
+    if not is_readable(tensor) or not (tensor.is_floating_point() or tensor.is_complex()):
         return True
     with torch.no_grad():
         return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
@@ -79,8 +79,10 @@ def all_finite(tensor: torch.Tensor) -> bool:
 
 def _take(tensor: torch.Tensor, turn: int) -> torch.Tensor | None:
     """Up to ELEMENTS of it, as a view."""
+    if not is_readable(tensor):
+        return None
     count = tensor.numel()
-    if not count or not is_readable(tensor) or not (tensor.is_contiguous() or _is_dense(tensor)):
+    if not count or not (tensor.is_contiguous() or _is_dense(tensor)):
         return None
     step = max(1, count // ELEMENTS)
     first = turn % step

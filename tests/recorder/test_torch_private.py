@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
@@ -255,3 +256,40 @@ def test_private_names_live_in_one_module_alone() -> None:
     ]
 
     assert found == []
+
+
+def test_which_parameters_took_part_and_when_their_gradients_were_ready(group) -> None:
+    class Branch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.a(x)
+
+    plain = DistributedDataParallel(Branch())
+    searching = DistributedDataParallel(Branch(), find_unused_parameters=True)
+    for model in (plain, searching):
+        model(torch.ones(1, 2)).sum().backward()
+
+    first = private.ready_times(plain)
+    assert [time > 0 for time in first] == [True, True, False, False]
+    assert private.used_parameters(plain) is None
+    assert private.used_parameters(searching) == [True, True, False, False]
+
+    whole = DistributedDataParallel(nn.Linear(2, 2))
+    whole(torch.ones(1, 2)).sum().backward()
+    times = private.ready_times(whole)
+    whole.module(torch.ones(1, 2)).sum().backward()  # past DDP
+    assert private.ready_times(whole) == times
+    whole(torch.ones(1, 2)).sum().backward()
+    assert all(a != b for a, b in zip(private.ready_times(whole), times, strict=True))
+
+
+def test_communication_hooks_are_named(group) -> None:
+    model = DistributedDataParallel(nn.Linear(2, 2))
+    assert private.communication_hooks(model) == ()
+
+    model.register_comm_hook(None, fp16_compress_hook)
+
+    assert private.communication_hooks(model) == ("fp16_compress_hook",)
