@@ -145,7 +145,7 @@ class Models:
 
     def backward_begins(self, model: DistributedDataParallel, gradient: torch.Tensor) -> None:
         own = self._models.get(model)
-        if own is None:
+        if own is None or not self._phases.switch.on:
             return
         own.output_sum = checksums.sum_of(gradient)
         own.use = None
@@ -165,6 +165,10 @@ class Models:
             own.output_sum = None
             return
         own.sync += 1
+        if not self._phases.switch.on:  # counted, so that ranks go on to count alike
+            own.samples = own.elements = 0
+            own.forwards_at_sync, own.output_sum = own.forwards, None
+            return
         due = own.schedule.is_due(own.sync)
         self._look_for_non_finite(own)
         self._count_batch(own, due=due)

@@ -19,6 +19,7 @@ from ddpdoctor.modelevents import MOST_WATCHED, ChangeKind, FailureKind, ModelFa
 from ddpdoctor.recorder.guard import Guard
 from ddpdoctor.recorder.modellook import EVERY, FIRST, SPARSER_FROM, Schedule
 from ddpdoctor.recorder.session import Recorder
+from ddpdoctor.settings import settings
 
 
 class Rank:
@@ -26,7 +27,8 @@ class Rank:
 
     def __init__(self) -> None:
         self.errors: list[Exception] = []
-        self.recorder = Recorder(Guard(self.errors.append))
+        guard = Guard(self.errors.append)
+        self.recorder = Recorder(guard, settings(), torch.device("cpu"))
 
     def wrap(self, module: nn.Module, **arguments: object) -> DistributedDataParallel:
         model = DistributedDataParallel(module, **arguments)  # type: ignore[arg-type]
