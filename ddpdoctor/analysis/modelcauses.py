@@ -107,8 +107,13 @@ def changed(group: ModelGroup) -> dict[int, list[ModelChange]]:
 
 def misused(group: ModelGroup) -> bool:
     """Whether an error of the reducer or a change of the model is known."""
+    return bool(changed(group)) or bool(_failures(group) - {FailureKind.UNUSED})
+
+
+def _failures(group: ModelGroup) -> set[FailureKind]:
+    """Kinds of the errors that are known to be of this model."""
     failures = (failure for facts in group.facts.values() for failure in facts.failures)
-    return bool(changed(group)) or any(f.kind is not FailureKind.UNUSED for f in failures)
+    return {failure.kind for failure in failures if failure.model == group.number}
 
 
 def unsynced(group: ModelGroup) -> dict[int, Unsynced]:
@@ -183,6 +188,7 @@ def mixed(group: ModelGroup) -> Ahead | None:
 def cause_of(group: ModelGroup, part: Part) -> str | None:
     """The code of the check that explains why this part of the model differs between ranks."""
     causes = [
+        ("DD503", FailureKind.UNUSED in _failures(group)),
         ("DD509", misused(group)),
         ("DD405", not group.same_structure),
         ("DD508", bool(not group.is_wrapped or unsynced(group) or unreduced(group))),

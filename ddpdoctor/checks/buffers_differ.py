@@ -36,7 +36,7 @@ def buffers_differ(run: Analysis) -> Iterator[Finding]:
     groups = [group for group in compared_groups(run) if group.is_wrapped]
     if not any(_evaluated_together(group) or not _broadcasts(group) for group in groups):
         raise NotEnoughData("no evaluation with buffers was seen on two ranks in the same step")
-    reasons = []
+    reasons, found = [], False
     for group in groups:
         differ = group.evaluation or group.buffers
         if differ is None:
@@ -44,8 +44,9 @@ def buffers_differ(run: Analysis) -> Iterator[Finding]:
         if group.parameters is not None:
             reasons.append("the buffers differ as the parameters do; see DD501, DD502 and DD508")
         else:
+            found = True
             yield _finding(group, differ)
-    if reasons:
+    if reasons and not found:
         raise NotEnoughData(reasons[0])
 
 

@@ -36,7 +36,7 @@ APART_ON_PURPOSE: Final = ("post_localSGD", "local_sgd")
 
 @trace_check("DD502", "gradients-differ")
 def gradients_differ(run: Analysis) -> Iterator[Finding]:
-    reasons = []
+    reasons, found = [], False
     for group in compared_groups(run):
         differ = group.gradients
         if differ is None or not group.is_wrapped:
@@ -47,8 +47,9 @@ def gradients_differ(run: Analysis) -> Iterator[Finding]:
         elif any(hook in _hook(group) for hook in APART_ON_PURPOSE):
             reasons.append(f"the communication hook {_hook(group)} leaves ranks apart on purpose")
         else:
+            found = True
             yield _finding(group, differ)
-    if reasons:
+    if reasons and not found:
         raise NotEnoughData("; ".join(dict.fromkeys(reasons)))
 
 

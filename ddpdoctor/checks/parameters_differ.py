@@ -35,17 +35,18 @@ from ddpdoctor.wording import rank_list
 
 @trace_check("DD501", "parameters-differ")
 def parameters_differ(run: Analysis) -> Iterator[Finding]:
-    explained = []
+    explained, found = [], False
     for group in compared_groups(run):
         differ = group.parameters
         if differ is None or not group.is_wrapped:
             continue
         cause = cause_of(group, Part.PARAMETERS)
         if cause is None:
+            found = True
             yield _finding(group, differ)
         else:
             explained.append(cause)
-    if explained:
+    if explained and not found:
         raise NotEnoughData(said_elsewhere("the parameters differ", explained))
 
 

@@ -41,8 +41,9 @@ def steps_mixed(run: Analysis) -> Iterator[Finding]:
 
 
 def _finding(group: ModelGroup, found: Ahead) -> Finding:
-    first, last = found.before, found.sync - 1
-    at = f"step {last}" if last <= first else f"steps {first} to {last}"
+    first = group.step_at(found.before) + 1 if found.before else 0
+    last = max(first, group.step_at(found.sync))
+    at = f"step {last}" if last == first else f"steps {first} to {last}"
     forwards = "forward" if found.by == 1 else "forwards"
     return Finding(
         severity=Severity.ERROR,
@@ -58,7 +59,7 @@ def _finding(group: ModelGroup, found: Ahead) -> Finding:
         ),
         culprits=found.most,
         victims=tuple(rank for rank in group.ranks if rank not in found.most),
-        steps=((last, last),),
+        steps=((first, last),),
         evidence=(
             Evidence(f"forwards before reduction {found.sync}", _said(found)),
             Evidence("ahead at the last look", found.by),

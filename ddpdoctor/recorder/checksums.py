@@ -66,7 +66,8 @@ def sum_of(tensor: torch.Tensor) -> torch.Tensor | None:
         taken = tensor if tensor.numel() <= _SMALL else _take(tensor, 0)
         if taken is None:
             return None
-        return taken.sum(dtype=torch.float32) if taken.element_size() < 4 else taken.sum()
+        wide = torch.complex128 if taken.is_complex() else torch.float64
+        return taken.sum(dtype=wide)  # of large numbers, as a loss scaler makes them
 
 
 def all_finite(tensor: torch.Tensor) -> bool:

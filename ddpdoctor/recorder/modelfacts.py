@@ -18,6 +18,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from ddpdoctor.events import Site
 from ddpdoctor.modelevents import (
     MOST_MODELS,
     Batches,
@@ -85,7 +86,7 @@ class _Model:
     unsynced: Unsynced | None = None
     evaluations: int = 0
     evaluated_at: int = -1
-    evaluation: EvaluationSample | None = None
+    evaluated_wrapped: bool = False
     reduced: tuple[tuple[torch.Tensor, float], ...] = ()  # gradients and their sizes
 
     @property
@@ -106,6 +107,9 @@ class Models:
         self._models = weakref.WeakKeyDictionary()
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, tuple[_Model, ...]]
         self._optimizers = weakref.WeakKeyDictionary()
+        self._optimizer_numbers: weakref.WeakKeyDictionary[Optimizer, int]
+        self._optimizer_numbers = weakref.WeakKeyDictionary()
+        self._optimizers_seen = 0
         self._numbers = 0
         self._failures: set[FailureKind] = set()
 
@@ -130,18 +134,18 @@ class Models:
             own.elements += tensor.numel()
 
     def evaluates(self, model: DistributedDataParallel, *, wrapped: bool) -> None:
-        """The model evaluates now: by its own forward, or by what it holds."""
+        """The model evaluates now: by its own forward, or it is set to, which may be all of it."""
         own = self._models.get(model)
         if own is None or not own.shape.buffers or own.evaluations >= _MOST_EVALUATIONS:
             return
-        if own.evaluated_at == own.sync and (own.evaluation is None or not wrapped):
+        if own.evaluated_at == own.sync and (own.evaluated_wrapped or not wrapped):
             return
         own.evaluated_at = own.sync
         some = modellook.chosen(own.shape.buffers, 1)
         buffers = modellook.values(some, own.sync)
-        own.evaluation = EvaluationSample(own.number, own.sync, buffers, wrapped)
-        if wrapped:
-            self._write_evaluation(own)
+        own.evaluated_wrapped = wrapped
+        own.evaluations += 1
+        self._write(EvaluationSample(own.number, own.sync, buffers, wrapped))
 
     def backward_begins(self, model: DistributedDataParallel, gradient: torch.Tensor) -> None:
         own = self._models.get(model)
@@ -193,9 +197,10 @@ class Models:
                 self._step_without_reduction(own, frame)
             own.sync_at_step, own.forwards_at_step = own.sync, own.forwards
 
-    def failed(self, error: BaseException) -> None:
+    def failed(self, error: BaseException, here: Site | None = None) -> None:
         """An error that ends a forward, or the training; told once if a model was misused."""
-        failure = failure_of(error, [(own.shape, own.sync) for own in self._models.values()])
+        models = [(own.shape, own.sync) for own in self._models.values()]
+        failure = failure_of(error, models, here)
         if failure is not None and failure.kind not in self._failures:
             self._failures.add(failure.kind)
             self._write(failure)
@@ -215,14 +220,6 @@ class Models:
             stepped = own.optimizer_steps > own.steps_at_pending
             self._write(replace(own.pending, stepped=stepped))
             own.pending = None
-        if own.evaluation is not None:
-            self._write_evaluation(own)
-
-    def _write_evaluation(self, own: _Model) -> None:
-        if own.evaluation is not None:
-            self._write(own.evaluation)
-            own.evaluations += 1
-            own.evaluation = None
 
     def _sample(self, own: _Model, model: DistributedDataParallel) -> None:
         shape = own.shape
@@ -378,7 +375,11 @@ class Models:
         models = tuple(found)
         if models and self._numbers < MOST_MODELS:
             numbers = tuple(own.number for own in models)
-            self._write(optimizer_info(optimizer, len(self._optimizers), numbers, len(rest)))
+            number = self._optimizer_numbers.get(optimizer, self._optimizers_seen)
+            self._optimizers_seen = max(self._optimizers_seen, number + 1)
+            self._optimizer_numbers[optimizer] = number
+            if number < MOST_MODELS:
+                self._write(optimizer_info(optimizer, number, numbers, len(rest)))
             if rest:
                 reduced_over = models[0].shape.info.group
                 models += (_Model(shape_of_rest(rest, self._numbers, reduced_over)),)

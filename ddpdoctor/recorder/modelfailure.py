@@ -26,7 +26,9 @@ _NAMES_SHOWN: Final = 16
 _MOST_CALLS: Final = 1000  # of a traceback
 
 
-def failure_of(error: BaseException, models: Iterable[tuple[Shape, int]]) -> ModelFailure | None:
+def failure_of(
+    error: BaseException, models: Iterable[tuple[Shape, int]], here: Site | None
+) -> ModelFailure | None:
     """What the error says of a model; None where it is of another kind.
 
     Places are those among the parameters that DDP reduces, so they name something only where
@@ -45,7 +47,7 @@ def failure_of(error: BaseException, models: Iterable[tuple[Shape, int]]) -> Mod
         shape.info.model if shape is not None else None,
         sync,
         tuple(_names(said, shape))[:_NAMES_SHOWN],
-        _raised_at(error.__traceback__),
+        _raised_at(error.__traceback__) or here,
     )
 
 

@@ -133,6 +133,9 @@ class TrainingHooks:
         while self._optimizers and id(self._optimizers[-1].frame) not in running:
             self._phases.end(self._optimizers.pop().serial)
 
+    def forward_failed(self, error: RuntimeError) -> None:
+        self.learning.failed(error, self._sites.site(sys._getframe(1)))
+
     def pre_forward_ends(self) -> None:
         self._collectives.in_pre_forward = False
 
@@ -291,7 +294,7 @@ def _patch_forward(hooks: TrainingHooks) -> dict[str, Any]:
     forward_begins = private.without_dynamo(
         lambda model, inputs, kwargs: guard.run(hooks.forward_begins, model, inputs, kwargs)
     )
-    failed = private.without_dynamo(lambda error: guard.run(hooks.learning.failed, error))
+    failed = private.without_dynamo(lambda error: guard.run(hooks.forward_failed, error))
     pre_forward_ends = private.without_dynamo(lambda: guard.run(hooks.pre_forward_ends))
     forward_ends = private.without_dynamo(
         lambda model, output: guard.run(hooks.forward_ends, model, output)
