@@ -7,6 +7,7 @@ later looks see others. Ranks that take the same turn look at the same elements.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import isfinite
 from typing import Any, Final
 
 import numpy as np
@@ -52,22 +53,20 @@ def digests(tensors: Iterable[tuple[int, torch.Tensor | None]], turn: int) -> Di
 
 def is_finite(tensor: torch.Tensor) -> bool | None:
     """Whether the elements, or of a large tensor a spread of them, are; None: cannot be read."""
-    summed = sum_of(tensor)
-    if summed is None or torch.isfinite(summed):
-        return None if summed is None else True
-    return all_finite(tensor)  # the sum of large numbers may be infinite
-
-
-def sum_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """A sum that is finite where the elements are, as a tensor that nobody has read yet."""
     if not is_readable(tensor) or not (tensor.is_floating_point() or tensor.is_complex()):
         return None
-    with torch.no_grad():
-        taken = tensor if tensor.numel() <= _SMALL else _take(tensor, 0)
-        if taken is None:
-            return None
-        wide = torch.complex128 if taken.is_complex() else torch.float64
-        return taken.sum(dtype=wide)  # of large numbers, as a loss scaler makes them
+    part = tensor if tensor.numel() <= _SMALL else _take(tensor, 0)
+    if part is None:
+        return None
+    if isfinite(abs(part.detach().sum().item())):
+        return True
+    return all_finite(part)  # the sum of large numbers, as a loss scaler makes them, is not
+
+
+def any_is_set(tensor: torch.Tensor) -> bool:
+    """Whether an element, or of a large tensor one of a spread, is not zero."""
+    taken = _take(tensor.detach(), 0)
+    return taken is not None and bool(taken.any())
 
 
 def all_finite(tensor: torch.Tensor) -> bool:

@@ -6,7 +6,6 @@ GPU are not read, since that would wait for it. No random number is drawn, no te
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -40,6 +39,7 @@ from ddpdoctor.recorder.modelfailure import failure_of, uncaught
 from ddpdoctor.recorder.modellook import Schedule, Use
 from ddpdoctor.recorder.modelshape import (
     Shape,
+    first_tensor,
     optimizer_info,
     rates,
     shape_of,
@@ -72,9 +72,12 @@ class _Model:
     forwards_at_step: int = 0
     rates: tuple[float, ...] = ()
     use: Use | None = None
-    output_sum: torch.Tensor | None = None
+    output: bool | None = None  # whether the gradient by it is finite
     samples: int = 0
     elements: int = 0
+    size: tuple[int, int, int] = (0, 0, 0)  # of the batches of the open run
+    size_since: int = 0  # the first reduction with it
+    size_until: int = -1  # the last
     runs: list[BatchRun] = field(default_factory=list)
     runs_written: int = 0
     changed: set[str] = field(default_factory=set)
@@ -128,7 +131,7 @@ class Models:
             return
         self._settle(own)
         own.forwards += 1
-        tensor = _first_tensor(inputs, kwargs)
+        tensor = first_tensor(inputs, kwargs)
         if tensor is not None:
             own.samples += tensor.shape[0]
             own.elements += tensor.numel()
@@ -151,7 +154,7 @@ class Models:
         own = self._models.get(model)
         if own is None or not self._phases.switch.on:
             return
-        own.output_sum = checksums.sum_of(gradient)
+        own.output = checksums.is_finite(gradient)
         own.use = None
         if own.schedule.is_due(own.sync + 1):
             own.use = Use(model, own.shape)
@@ -166,18 +169,23 @@ class Models:
         if own is None:
             return
         if not synced:
-            own.output_sum = None
+            own.output = None
             return
         own.sync += 1
         if not self._phases.switch.on:  # counted, so that ranks go on to count alike
             own.samples = own.elements = 0
-            own.forwards_at_sync, own.output_sum = own.forwards, None
+            own.forwards_at_sync, own.output = own.forwards, None
             return
         due = own.schedule.is_due(own.sync)
-        self._look_for_non_finite(own)
-        self._count_batch(own, due=due)
+        bad = None
         if due:
-            own.schedule.timed(own.sync, partial(self._sample, own, model))
+            bad = own.schedule.timed(own.sync, partial(self._sample, own, model))
+        elif own.output is False or own.sync <= own.watch_until:
+            bad = modellook.some_gradient_is_not_finite(own.shape)
+        if own.output is False or bad:
+            self._found_non_finite(own, bad)
+        own.output = None
+        self._count_batch(own, due=due)
         own.forwards_at_sync = own.forwards
 
     def optimizer_begins(self, optimizer: Optimizer) -> None:
@@ -221,7 +229,8 @@ class Models:
             self._write(replace(own.pending, stepped=stepped))
             own.pending = None
 
-    def _sample(self, own: _Model, model: DistributedDataParallel) -> None:
+    def _sample(self, own: _Model, model: DistributedDataParallel) -> bool:
+        """Take a look; whether it saw a gradient that is not finite."""
         shape = own.shape
         self._tell_communication_hook(own, model)
         some = modellook.chosen(shape.parameters, own.sync)
@@ -241,6 +250,7 @@ class Models:
         reduced = sample.gradients
         sizes = zip(reduced.tensors[:_RATIOS], reduced.sizes[:_RATIOS], strict=True)
         own.reduced = tuple((shape.parameters[place].tensor, size) for place, size in sizes if size)
+        return None in reduced.sizes
 
     def _local_buffers(self, own: _Model, model: DistributedDataParallel) -> Any:
         """Buffers that DDP does not send from rank 0; those that it does differ in between."""
@@ -266,16 +276,8 @@ class Models:
             shown = tuple(found[:_NAMES_SHOWN])
             self._write(ModelChange(own.number, own.sync, kind, shown, len(found)))
 
-    def _look_for_non_finite(self, own: _Model) -> None:
-        output, own.output_sum = own.output_sum, None
-        bad_output = None if output is None else not math.isfinite(abs(output.item()))
-        bad_reduced = None
-        if bad_output or own.sync <= own.watch_until or own.schedule.is_due(own.sync):
-            bad_reduced = modellook.some_gradient_is_not_finite(own.shape)
-        if bad_output or bad_reduced:
-            self._found_non_finite(own, bad_output, bad_reduced)
-
-    def _found_non_finite(self, own: _Model, output: bool | None, reduced: bool | None) -> None:
+    def _found_non_finite(self, own: _Model, reduced: bool | None) -> None:
+        output = None if own.output is None else not own.output
         self._settle(own)
         own.non_finite += 1
         if own.non_finite == 1:
@@ -296,21 +298,26 @@ class Models:
         own.steps_at_pending = own.optimizer_steps
 
     def _count_batch(self, own: _Model, *, due: bool) -> None:
-        forwards = own.forwards - own.forwards_at_sync
-        size = (own.samples, own.elements, forwards)
+        size = (own.samples, own.elements, own.forwards - own.forwards_at_sync)
         own.samples = own.elements = 0
-        if not size[0] or (own.runs_written >= _MOST_RUNS and not due):
-            return
-        last = own.runs[-1] if own.runs else None
-        follows = last is not None and last.sync + last.syncs == own.sync
-        if last and follows and (last.samples, last.elements, last.forwards) == size:
-            own.runs[-1] = replace(last, syncs=last.syncs + 1)
-        else:
-            own.runs.append(BatchRun(own.sync, 1, *size))
+        if size != own.size or own.size_until != own.sync - 1:
+            self._end_run(own)
+            own.size, own.size_since = size, own.sync
+        own.size_until = own.sync
         if due or len(own.runs) > _RUNS_KEPT:
             self._write_runs(own)
 
+    def _end_run(self, own: _Model) -> None:
+        """Batches are of another size now, or what was counted is to be written."""
+        syncs = own.size_until - own.size_since + 1
+        if own.size[0] and syncs > 0:
+            is_looked_at = own.schedule.is_due(own.size_until)
+            if own.runs_written < _MOST_RUNS or is_looked_at:
+                own.runs.append(BatchRun(own.size_since, syncs, *own.size))
+        own.size_since = own.size_until + 1
+
     def _write_runs(self, own: _Model) -> None:
+        self._end_run(own)
         if own.runs:
             self._write(Batches(own.number, tuple(own.runs)))
             own.runs_written += len(own.runs)
@@ -387,16 +394,3 @@ class Models:
                 self._write(models[-1].shape.info)
         self._optimizers[optimizer] = models
         return models
-
-
-def _first_tensor(inputs: Any, kwargs: Any) -> torch.Tensor | None:
-    """The first tensor with dimensions that a model was given."""
-    for given in (*inputs, *kwargs.values()):
-        if isinstance(given, torch.Tensor) and given.dim():
-            return given
-        if isinstance(given, (list, tuple, dict)):
-            parts = given.values() if isinstance(given, dict) else given
-            for part in parts:
-                if isinstance(part, torch.Tensor) and part.dim():
-                    return part
-    return None

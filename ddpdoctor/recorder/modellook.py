@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
-import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpdoctor.modelevents import ChangeKind, Digests
@@ -14,10 +13,10 @@ from ddpdoctor.recorder import _torch_private as private
 from ddpdoctor.recorder import checksums
 from ddpdoctor.recorder.modelshape import Shape, Watched
 
-FIRST: Final = 64  # before it, reductions whose number is a power of two are looked at
-EVERY: Final = 64  # reductions, after that; half as often each time the number has doubled past
+FIRST: Final = 128  # before it, reductions whose number is a power of two are looked at
+EVERY: Final = 128  # reductions, after that; half as often each time the number has doubled past
 SPARSER_FROM: Final = 4096  # this one, so that a long run keeps a few hundred looks
-TENSORS: Final = 32  # of a kind at a look; the next look takes the next ones
+TENSORS: Final = 16  # of a kind at a look; the next look takes the next ones
 TENSORS_FIRST: Final = 256  # at the first few looks
 MOST_SHARE: Final = 0.002  # of the time between two looks that one may take
 MOST_STRIDE: Final = 2**20
@@ -137,12 +136,7 @@ class Use:
                 if not self._used[watched.place]:
                     unused.append(place)
             elif self._before[watched.place] == after[watched.place]:
-                (unreduced if _is_set(watched.tensor.grad) else unused).append(place)
+                gradient = watched.tensor.grad
+                is_set = gradient is not None and checksums.any_is_set(gradient)
+                (unreduced if is_set else unused).append(place)
         return tuple(unused), tuple(unreduced)
-
-
-def _is_set(gradient: torch.Tensor | None) -> bool:
-    """Whether there is one that is not zero all over."""
-    if gradient is None or not checksums.is_readable(gradient):
-        return False
-    return bool(gradient.detach().any())

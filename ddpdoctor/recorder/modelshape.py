@@ -138,6 +138,19 @@ def text(name: str) -> str:
     return name[:MOST_NAME].encode(errors="replace").decode()
 
 
+def first_tensor(inputs: Any, kwargs: Any) -> torch.Tensor | None:
+    """The first tensor with dimensions that a model was given."""
+    for given in (*inputs, *kwargs.values()):
+        if isinstance(given, torch.Tensor) and given.dim():
+            return given
+        if isinstance(given, (list, tuple, dict)):
+            parts = given.values() if isinstance(given, dict) else given
+            for part in parts:
+                if isinstance(part, torch.Tensor) and part.dim():
+                    return part
+    return None
+
+
 Row = tuple[str, "nn.Module | None", str, torch.Tensor]
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ddpdoctor.recorder import checksums
-from ddpdoctor.recorder.checksums import ELEMENTS, digests, is_finite, sum_of
+from ddpdoctor.recorder.checksums import ELEMENTS, any_is_set, digests, is_finite
 
 TYPES = (
     torch.bool, torch.int8, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float32,
@@ -87,7 +87,7 @@ def test_reading_leaves_no_trace_on_a_parameter() -> None:
     version = parameter._version
 
     digests([(0, parameter)], 1)
-    sum_of(parameter)
+    is_finite(parameter)
 
     assert parameter._version == version
     assert parameter.grad_fn is None
@@ -118,3 +118,9 @@ def test_all_finite_looks_at_every_element() -> None:
 
     assert is_finite(large) is True  # a sample of it
     assert not checksums.all_finite(large)
+
+
+def test_set_or_zero() -> None:
+    assert not any_is_set(torch.zeros(1000))
+    assert not any_is_set(torch.empty(0))
+    assert any_is_set(torch.ones(1000))

@@ -80,7 +80,7 @@ def test_reductions_are_looked_at_more_rarely_as_their_number_grows(rank: Rank) 
 
     samples = rank.facts().samples
 
-    assert [sync for _, sync in samples] == [1, 2, 4, 8, 16, 32, EVERY, 2 * EVERY]
+    assert [sync for _, sync in samples] == [1, 2, 4, 8, 16, 32, 64, EVERY, 2 * EVERY]
     assert all(sample.forwards == sync for (_, sync), sample in samples.items())
     assert len({sample.parameters.digests for sample in samples.values()}) == len(samples)
     assert samples[0, 2].rates == (0.1,)
@@ -92,7 +92,7 @@ def test_a_long_run_keeps_a_few_hundred_looks() -> None:
     due = [sync for sync in range(1, 1_000_001) if schedule.is_due(sync)]
 
     assert len(due) < 500
-    assert due[: FIRST.bit_length() - 1] == [1, 2, 4, 8, 16, 32]
+    assert due[: FIRST.bit_length() - 1] == [1, 2, 4, 8, 16, 32, 64]
     assert max(b - a for a, b in pairwise(due)) <= 2**20 / SPARSER_FROM * EVERY
 
 
