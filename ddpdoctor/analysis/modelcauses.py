@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ddpdoctor.analysis.replicas import ModelGroup, Part, minority
+from ddpdoctor.analysis.replicas import Compared, ModelGroup, minority
 from ddpdoctor.modelevents import FailureKind, ModelChange, OptimizerInfo, Unsynced
 
 OFTEN: Final = 0.2  # of reductions; what happens less often is an accident, and more a habit
@@ -185,7 +185,7 @@ def mixed(group: ModelGroup) -> Ahead | None:
     return found
 
 
-def cause_of(group: ModelGroup, part: Part) -> str | None:
+def cause_of(group: ModelGroup, part: Compared) -> str | None:
     """The code of the check that explains why this part of the model differs between ranks."""
     causes = [
         ("DD503", FailureKind.UNUSED in _failures(group)),
@@ -193,7 +193,7 @@ def cause_of(group: ModelGroup, part: Part) -> str | None:
         ("DD405", not group.same_structure),
         ("DD508", bool(not group.is_wrapped or unsynced(group) or unreduced(group))),
     ]
-    if part is not Part.GRADIENTS:
+    if part is not Compared.GRADIENTS:
         settings = (setting.kind for setting in settings_that_differ(group))
         causes += [
             ("DD502", group.gradients is not None),

@@ -19,7 +19,7 @@ ROUNDING: Final = 1e-6  # of a magnitude: float32 keeps 7 digits, kernels differ
 _NAMES_KEPT: Final = 64
 
 
-class Part(StrEnum):
+class Compared(StrEnum):
     """What of a model was compared."""
 
     PARAMETERS = "parameters"
@@ -36,7 +36,7 @@ class Difference:
     differ.
     """
 
-    part: Part
+    part: Compared
     sync: int
     equal_at: int | None  # the last look before it at which they were equal
     odd: tuple[int, ...]
@@ -130,11 +130,11 @@ def _group(number: int, traces: Sequence[RankTrace]) -> ModelGroup:
         if number in own.unsynced
     }
 
-    def compare(part: Part, looks: Mapping[int, Mapping[int, Digests]]) -> Difference | None:
-        named = info.buffers if part is Part.BUFFERS else info.parameters
+    def compare(part: Compared, looks: Mapping[int, Mapping[int, Digests]]) -> Difference | None:
+        named = info.buffers if part is Compared.BUFFERS else info.parameters
         return _difference(part, looks, named) if same else None
 
-    def of(part: Part) -> dict[int, dict[int, Digests]]:
+    def of(part: Compared) -> dict[int, dict[int, Digests]]:
         return {
             rank: {sync: getattr(s, part.value) for sync, s in own.items()}
             for rank, own in samples.items()
@@ -143,11 +143,11 @@ def _group(number: int, traces: Sequence[RankTrace]) -> ModelGroup:
     same = len({(own.parameter_digest, own.buffer_digest) for own in infos.values()}) == 1
     return ModelGroup(
         info, infos, facts, same,
-        compare(Part.PARAMETERS, of(Part.PARAMETERS)),
-        compare(Part.GRADIENTS, of(Part.GRADIENTS)),
-        compare(Part.BUFFERS, of(Part.BUFFERS)),
-        compare(Part.BUFFERS, evaluations),
-        compare(Part.GRADIENTS, unsynced),
+        compare(Compared.PARAMETERS, of(Compared.PARAMETERS)),
+        compare(Compared.GRADIENTS, of(Compared.GRADIENTS)),
+        compare(Compared.BUFFERS, of(Compared.BUFFERS)),
+        compare(Compared.BUFFERS, evaluations),
+        compare(Compared.GRADIENTS, unsynced),
         len(_common(samples)),
     )  # fmt: skip
 
@@ -159,7 +159,7 @@ def _common(looks: Mapping[int, Mapping[int, object]]) -> list[int]:
 
 
 def _difference(
-    part: Part, looks: Mapping[int, Mapping[int, Digests]], named: Sequence[WatchedTensor]
+    part: Compared, looks: Mapping[int, Mapping[int, Digests]], named: Sequence[WatchedTensor]
 ) -> Difference | None:
     common = _common(looks)
     differing: list[tuple[int, dict[int, Digests], list[int]]] = []

@@ -25,7 +25,7 @@ from typing import Final
 
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.modelcauses import cause_of
-from ddpdoctor.analysis.replicas import Difference, ModelGroup, Part
+from ddpdoctor.analysis.replicas import Compared, Difference, ModelGroup
 from ddpdoctor.checks import NotEnoughData, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.modelwording import compared_groups, difference_evidence, names_of, said_elsewhere
@@ -41,7 +41,7 @@ def gradients_differ(run: Analysis) -> Iterator[Finding]:
         differ = group.gradients
         if differ is None or not group.is_wrapped:
             continue
-        cause = cause_of(group, Part.GRADIENTS)
+        cause = cause_of(group, Compared.GRADIENTS)
         if cause is not None:
             reasons.append(said_elsewhere("the gradients differ", [cause]))
         elif any(hook in _hook(group) for hook in APART_ON_PURPOSE):

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.modelcauses import Ahead, ahead, cause_of
-from ddpdoctor.analysis.replicas import Difference, ModelGroup, Part
+from ddpdoctor.analysis.replicas import Compared, Difference, ModelGroup
 from ddpdoctor.checks import NotEnoughData, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.modelwording import compared_groups, difference_evidence, names_of, said_elsewhere
@@ -40,7 +40,7 @@ def parameters_differ(run: Analysis) -> Iterator[Finding]:
         differ = group.parameters
         if differ is None or not group.is_wrapped:
             continue
-        cause = cause_of(group, Part.PARAMETERS)
+        cause = cause_of(group, Compared.PARAMETERS)
         if cause is None:
             found = True
             yield _finding(group, differ)

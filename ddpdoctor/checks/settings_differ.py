@@ -28,7 +28,7 @@ from typing import Final
 
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.modelcauses import Setting, cause_of, settings_that_differ
-from ddpdoctor.analysis.replicas import ModelGroup, Part
+from ddpdoctor.analysis.replicas import Compared, ModelGroup
 from ddpdoctor.checks import NotEnoughData, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.wording import SHOWN, rank_list, said_by_rank
@@ -79,7 +79,7 @@ def _finding(group: ModelGroup, culprits: tuple[int, ...], settings: list[Settin
 
 def _consequence(group: ModelGroup) -> Iterator[Evidence]:
     differ = group.parameters
-    if differ is not None and cause_of(group, Part.PARAMETERS) == "DD405":
+    if differ is not None and cause_of(group, Compared.PARAMETERS) == "DD405":
         since = f"from step {group.step_at(differ.sync)} on"
         said = f"{since}, by up to {100 * differ.last_relative:.2g} %"
         yield Evidence("parameters differ between ranks", said)
