@@ -29,12 +29,15 @@ from ddpdoctor.events import (
     End,
     GroupInfo,
     HotLine,
+    LoaderEpoch,
     LoaderInfo,
     Part,
+    RandomStates,
     RankInfo,
     RunInfo,
     Site,
     Stall,
+    StreamedSamples,
 )
 from ddpdoctor.factsfile import UNREADABLE, RecorderCost, read_facts
 from ddpdoctor.laststacks import STACKS_SUFFIX, LastStacks, read_last_stacks
@@ -114,6 +117,9 @@ class RankTrace:
     switches: tuple[Switch, ...] = ()  # when it began and ceased to record; none: it always did
     parts: frozenset[Part] = frozenset({Part.RUN_QUEUE})  # of a step, that were counted
     names: dict[int, str] = field(default_factory=dict)  # of the user's spans
+    epochs: tuple[LoaderEpoch, ...] = ()
+    streamed: tuple[StreamedSamples, ...] = ()
+    random_states: tuple[RandomStates, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -214,6 +220,9 @@ def read_rank(path: Path) -> tuple[Header, RankTrace]:
         switches=tuple(facts.switches),
         parts=facts.parts,
         names=facts.names,
+        epochs=tuple(facts.epochs.values()),
+        streamed=tuple(facts.streamed.values()),
+        random_states=tuple(facts.random_states),
     )
     return header, trace
 
