@@ -162,6 +162,16 @@ def test_a_pass_that_was_left_early_ends_where_the_next_begins(job: Job) -> None
     assert (first.ended, first.last_sync, second.first_sync) == (False, 3, 3)
 
 
+def test_a_pass_is_told_as_far_as_recording_was_on(job: Job) -> None:
+    for count, batch in enumerate(DataLoader(Stuff(160), batch_size=8)):
+        job.train(batch)
+        job.phases.switch.on = count != 8
+
+    (seen,) = job.trace().epochs
+
+    assert (seen.batches, seen.ended) == (8, False)
+
+
 def test_a_rank_that_is_killed_leaves_how_far_it_came(job: Job) -> None:
     for batch in itertools.islice(DataLoader(Stuff(8000), batch_size=8), 70):
         job.train(batch)
