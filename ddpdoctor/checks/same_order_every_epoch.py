@@ -95,7 +95,7 @@ def _finding(
         severity=Severity.WARNING if says_so else Severity.INFO,
         confidence=Confidence.CERTAIN if says_so else Confidence.POSSIBLE,
         message=(
-            f"{rank_list(ranks)} draw{'s' * (len(ranks) == 1)} their samples in the same order in "
+            f"{rank_list(ranks)} {_draw(ranks)} samples in the same order in "
             f"each of {count} epochs, though the {info.sampler} "
             + ("shuffles" if says_so else "does not give them in the order of the dataset")
         ),
@@ -110,6 +110,10 @@ def _finding(
         ),
         where=loader.where(ranks),
     )
+
+
+def _draw(ranks: tuple[int, ...]) -> str:
+    return "draws its" if len(ranks) == 1 else "draw their"
 
 
 def _listed(told: set[int | None]) -> str:

@@ -88,6 +88,11 @@ def _message(loader: SharedLoader, mismatch: Mismatch) -> str:
         )
     if mismatch.setting == "rank":
         return f"the {sampler} of {culprits} draws the part of another rank (rank={value.strip()})"
+    if len(mismatch.culprits) == len(loader.ranks):
+        return (
+            f"the {sampler}s of {culprits} do not have the same {mismatch.setting}, so the ranks' "
+            "parts overlap"
+        )
     what = {"epoch": "was told another epoch", "seed": "has another seed"}
     differs = what.get(mismatch.setting, "shuffles otherwise")
     return f"the {sampler} of {culprits} {differs}{value}, so the ranks' parts overlap"

@@ -81,14 +81,15 @@ def _verb(ranks: tuple[int, ...]) -> str:
 
 def _what_happens(uneven: Uneven) -> str:
     short = rank_list(uneven.short)
+    has_none = "has none left" if len(uneven.short) == 1 else "have none left"
     if uneven.course is Course.HUNG:
-        return f"in step {uneven.step + 1} the others wait for {short}, which has none left"
+        return f"in step {uneven.step + 1} the others wait for {short}, which {has_none}"
     if uneven.course is Course.DRIFTS:
         return (
             f"from step {uneven.step + 1} on steps of different epochs are reduced together, and "
             "at the last one the job hangs"
         )
-    return f"the job will hang in step {uneven.step + 1}, for which {short} has none left"
+    return f"the job will hang in step {uneven.step + 1}, for which {short} {has_none}"
 
 
 def _evidence(uneven: Uneven) -> Iterator[Evidence]:
