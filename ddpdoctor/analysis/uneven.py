@@ -18,6 +18,7 @@ class Course(IntEnum):
     DRIFTS = 1  # it went past that step, some ranks an epoch ahead
     WILL_HANG = 2
     HUNG = 3  # a rank's loader ended, and others began a step more
+    HUNG_LATER = 4  # as DRIFTS, and in the end others began a step more
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,10 @@ def _course(
     following = passes.get(epoch + 1, {})
     if len(following) == len(loader.traces) and _syncs(loader) > step:
         begins = {each.first_sync for each in following.values()}
-        return Course.FINE if len(begins) == 1 else Course.DRIFTS
+        if len(begins) == 1:
+            return Course.FINE
+        ended = all(t.closed for t in loader.traces) or any(t.stall for t in loader.traces)
+        return Course.HUNG_LATER if alone and ended else Course.DRIFTS
     if _syncs(loader) > step:
         return Course.FINE
     own = passes.get(epoch, {})

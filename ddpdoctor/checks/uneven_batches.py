@@ -36,6 +36,7 @@ CONFIDENCE = {
     Course.DRIFTS: Confidence.LIKELY,
     Course.WILL_HANG: Confidence.LIKELY,
     Course.HUNG: Confidence.CERTAIN,
+    Course.HUNG_LATER: Confidence.CERTAIN,
 }
 
 
@@ -84,6 +85,11 @@ def _what_happens(uneven: Uneven) -> str:
     has_none = "has none left" if len(uneven.short) == 1 else "have none left"
     if uneven.course is Course.HUNG:
         return f"in step {uneven.step + 1} the others wait for {short}, which {has_none}"
+    if uneven.course is Course.HUNG_LATER:
+        return (
+            f"from step {uneven.step + 1} on steps of different epochs were reduced together, and "
+            f"in the end the others wait for {short}"
+        )
     if uneven.course is Course.DRIFTS:
         return (
             f"from step {uneven.step + 1} on steps of different epochs are reduced together, and "

@@ -23,7 +23,7 @@ def run_with(
     passes: Passes = lambda rank: (),
     *,
     steps: int = 3,
-    closed: bool = False,
+    is_closed: bool = False,
     **facts,
 ) -> Run:
     """A run of so many steps whose loaders say that they have these lengths."""
@@ -31,7 +31,7 @@ def run_with(
     def add(trace: RankTrace) -> RankTrace:
         rank = trace.info.rank
         own = own_loader(trace, length=lengths[rank], **OWN_SHARDS | facts)
-        return replace(trace, loaders={0: own}, epochs=passes(rank), closed=closed)
+        return replace(trace, loaders={0: own}, epochs=passes(rank), closed=is_closed)
 
     return with_ranks(simulate(lambda r, s: StepTimes(), len(lengths), steps), add)
 
@@ -50,6 +50,10 @@ def without_last_reduction(run: Run, rank: int) -> Run:
         return replace(trace, detail=detail)
 
     return with_ranks(run, cut)
+
+
+def closed(run: Run) -> Run:
+    return with_ranks(run, lambda trace: replace(trace, closed=True))
 
 
 def test_lengths_alone_tell_it_before_the_job_hangs() -> None:
@@ -103,7 +107,7 @@ def test_a_rank_whose_loader_ended_and_that_the_others_wait_for() -> None:
 
 
 def test_a_job_that_stopped_all_ranks_at_the_shortest_is_clean() -> None:
-    run = run_with([3, 4], lambda rank: (one_pass(3 + rank, last_sync=3),), closed=True)
+    run = run_with([3, 4], lambda rank: (one_pass(3 + rank, last_sync=3),), is_closed=True)
 
     assert result_of("DD304", run).outcome is Outcome.CLEAN
 
@@ -120,14 +124,19 @@ def test_ranks_whose_epochs_drift_apart_are_a_warning() -> None:
         following = one_pass(4, epoch=1, first_sync=3 + rank, ended=False)
         return (one_pass(3 + rank), following)
 
-    (finding,) = result_of("DD304", run_with([3, 4], passes, steps=9)).findings
+    run = run_with([3, 4], passes, steps=9)
+    (running,) = result_of("DD304", run).findings
+    (crashed,) = result_of("DD304", without_last_reduction(closed(run), rank=0)).findings
 
-    assert finding.severity is Severity.WARNING
-    assert "steps of different epochs are reduced together" in finding.message
+    assert running.severity is Severity.WARNING
+    assert "steps of different epochs are reduced together" in running.message
+    assert crashed.severity is Severity.ERROR
+    assert "in the end the others wait for rank 0" in crashed.message
+    assert result_of("DD304", closed(run)).outcome is Outcome.CLEAN  # as many steps in all
 
 
 def test_a_length_that_lies_is_corrected_by_counting() -> None:
-    run = run_with([40, 50], lambda rank: (one_pass(45),), closed=False)
+    run = run_with([40, 50], lambda rank: (one_pass(45),))
 
     assert result_of("DD304", run).outcome is Outcome.CLEAN
 
