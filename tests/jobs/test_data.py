@@ -71,7 +71,7 @@ def warned(report: dict[str, Any]) -> list[tuple[str, str, list[int]]]:
     Not of DD301: how long such small batches take to load is no matter here.
     """
     return sorted(
-        (finding["where"][0]["function"], result["code"], finding["culprits"])
+        (finding["where"][0]["function"].rpartition(".")[2], result["code"], finding["culprits"])
         for result in report["results"]
         for finding in result["findings"]
         if "DD301" < result["code"] < "DD4" and finding["severity"] != "info"
