@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from ddpdoctor.deliveries import LoaderEpoch, RandomStates, StreamedSamples
 from ddpdoctor.events import (
     ClockOffset,
     Count,
@@ -16,15 +17,12 @@ from ddpdoctor.events import (
     End,
     GroupInfo,
     HotLine,
-    LoaderEpoch,
     LoaderInfo,
     Part,
-    RandomStates,
     Site,
     SpanName,
     SpanNumber,
     Stall,
-    StreamedSamples,
 )
 from ddpdoctor.regular import read_up_to
 from ddpdoctor.schedule import Switch

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpdoctor import events
+from ddpdoctor.deliveries import LoaderEpoch, RandomStates, StreamedSamples
 from ddpdoctor.errors import BadTraceFile, NotARun
 from ddpdoctor.events import (
     ClockOffset,
@@ -29,15 +30,12 @@ from ddpdoctor.events import (
     End,
     GroupInfo,
     HotLine,
-    LoaderEpoch,
     LoaderInfo,
     Part,
-    RandomStates,
     RankInfo,
     RunInfo,
     Site,
     Stall,
-    StreamedSamples,
 )
 from ddpdoctor.factsfile import UNREADABLE, RecorderCost, read_facts
 from ddpdoctor.laststacks import STACKS_SUFFIX, LastStacks, read_last_stacks

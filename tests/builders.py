@@ -10,20 +10,20 @@ import numpy as np
 
 from ddpdoctor.analysis import analyze
 from ddpdoctor.checks import CheckResult, run_check, trace_checks
+from ddpdoctor.deliveries import LoaderEpoch
 from ddpdoctor.events import (
     DrawnIndices,
     Flag,
     GroupInfo,
     HotLine,
     Kind,
-    LoaderEpoch,
     LoaderInfo,
     Op,
     Phase,
     RankInfo,
     RunInfo,
     Site,
-)  # fmt: skip
+)
 from ddpdoctor.tracefile import DETAIL_DTYPE, STEP_DTYPE, RankTrace, Run
 
 MS = 1_000_000

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.overlap import Contents, overlaps
-from ddpdoctor.events import LoaderEpoch, LoaderInfo
+from ddpdoctor.deliveries import LoaderEpoch
+from ddpdoctor.events import LoaderInfo
 from ddpdoctor.findings import Evidence, Location
 from ddpdoctor.tracefile import RankTrace
 from ddpdoctor.wording import SHOWN

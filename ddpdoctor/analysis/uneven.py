@@ -8,7 +8,8 @@ from enum import IntEnum
 
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.sharding import SharedLoader, mismatches, shared_loaders
-from ddpdoctor.events import Flag, LoaderEpoch
+from ddpdoctor.deliveries import LoaderEpoch
+from ddpdoctor.events import Flag
 
 
 class Course(IntEnum):
@@ -48,6 +49,14 @@ def uneven_loaders(run: Analysis) -> Iterator[Uneven]:
         found = _first_uneven(loader, run)
         if found is not None and found.course is not Course.FINE:
             yield found
+
+
+def out_of_batches(run: Analysis) -> frozenset[int]:
+    """Ranks that others wait for since they have no batch left; DD304 says so, and why."""
+    over = (Course.HUNG, Course.HUNG_LATER)
+    return frozenset(
+        rank for found in uneven_loaders(run) if found.course in over for rank in found.short
+    )
 
 
 def _first_uneven(loader: SharedLoader, run: Analysis) -> Uneven | None:

@@ -28,7 +28,8 @@ from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.overlap import LEAST_DRAWN
 from ddpdoctor.analysis.sharding import SharedLoader, all_steps, shared_loaders
 from ddpdoctor.checks import NotEnoughData, trace_check
-from ddpdoctor.events import LoaderEpoch, LoaderInfo
+from ddpdoctor.deliveries import LoaderEpoch
+from ddpdoctor.events import LoaderInfo
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.wording import rank_list
 

@@ -34,7 +34,7 @@ from ddpdoctor.analysis.items import are_random
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.sharding import SharedLoader, all_steps, shared_loaders
 from ddpdoctor.checks import NotEnoughData, trace_check
-from ddpdoctor.events import RANDOM_GENERATORS, Hashes, RandomStates
+from ddpdoctor.deliveries import RANDOM_GENERATORS, Hashes, RandomStates
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.wording import rank_list
 

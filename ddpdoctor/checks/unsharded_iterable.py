@@ -29,7 +29,7 @@ import numpy as np
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.sharding import SharedLoader, all_steps, shared_loaders
 from ddpdoctor.checks import NotEnoughData, trace_check
-from ddpdoctor.events import StreamedSamples
+from ddpdoctor.deliveries import StreamedSamples
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.wording import percent, rank_list
 

@@ -7,19 +7,17 @@ import threading
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 
+from ddpdoctor.deliveries import LoaderEpoch, RandomStates, StreamedSamples
 from ddpdoctor.events import (
     ClockOffset,
     DrawnIndices,
     End,
     GroupInfo,
     HotLine,
-    LoaderEpoch,
     LoaderInfo,
     Part,
-    RandomStates,
     Site,
     Stall,
-    StreamedSamples,
 )
 from ddpdoctor.schedule import Switch
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from ddpdoctor.events import LoaderEpoch
+from ddpdoctor.deliveries import LoaderEpoch
 from ddpdoctor.recorder.drawn import Indices, none_if_it_fails
 
 _ELEMENTS_KEPT: Final = 2048  # batches whose size is kept

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from ddpdoctor.events import Hashes, RandomStates
+from ddpdoctor.deliveries import Hashes, RandomStates
 from ddpdoctor.recorder.drawn import none_if_it_fails
 from ddpdoctor.recorder.feeding import Iteration
 

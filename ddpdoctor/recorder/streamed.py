@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ddpdoctor.events import StreamedSamples
+from ddpdoctor.deliveries import StreamedSamples
 from ddpdoctor.recorder.drawn import leaves, none_if_it_fails
 from ddpdoctor.sketch import index_hashes
 

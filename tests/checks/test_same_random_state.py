@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ddpdoctor.checks import Outcome
-from ddpdoctor.events import RandomStates
+from ddpdoctor.deliveries import RandomStates
 from ddpdoctor.findings import Confidence, Severity
 from ddpdoctor.tracefile import Run
 from tests.builders import (

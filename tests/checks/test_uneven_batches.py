@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from ddpdoctor.checks import Outcome
-from ddpdoctor.events import Kind, LoaderEpoch
+from ddpdoctor.deliveries import LoaderEpoch
+from ddpdoctor.events import Kind
 from ddpdoctor.findings import Confidence, Severity
 from ddpdoctor.tracefile import RankTrace, Run
 from tests.builders import StepTimes, one_pass, own_loader, result_of, simulate, with_ranks
@@ -104,6 +105,7 @@ def test_a_rank_whose_loader_ended_and_that_the_others_wait_for() -> None:
     assert finding.confidence is Confidence.CERTAIN
     assert finding.culprits == (1,)
     assert "in step 3 the others wait for rank 1, which has none left" in finding.message
+    assert result_of("DD913", run).outcome is Outcome.CLEAN  # one cause, one finding
 
 
 def test_a_job_that_stopped_all_ranks_at_the_shortest_is_clean() -> None:
