@@ -69,12 +69,13 @@ class SharedLoader:
         return {number: found[number] for number in whole[:MOST_EPOCHS]}
 
     def where(self, ranks: Sequence[int]) -> tuple[Location, ...]:
-        """Where these ranks iterate it."""
-        found = []
-        for rank, info in self.infos.items():
-            if rank in ranks and info.site is not None:
-                found.append(Location(rank, info.site.file, info.site.line, info.site.function))
-        return tuple(found)
+        """Where these ranks iterate it; of many ranks the first, since the line is the same."""
+        infos = self.infos
+        return tuple(
+            Location(rank, site.file, site.line, site.function)
+            for rank in ranks[:SHOWN]
+            if (site := infos[rank].site) is not None
+        )
 
 
 def shared_loaders(run: Analysis) -> list[SharedLoader]:
