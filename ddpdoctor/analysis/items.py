@@ -41,11 +41,17 @@ def are_random(trace: RankTrace, loader: int) -> bool | None:
     return any(agree <= HARDLY_ANY for agree in known)
 
 
-def compare(traces: Sequence[RankTrace], loader: int) -> Items:
-    """Of all ranks: OTHER if two hold other samples at the same index, or one at two indices."""
+def compare(traces: Sequence[RankTrace], loader: int, *, drawn_alike: bool) -> Items:
+    """Of all ranks: OTHER if two hold other samples at the same index, or one at two indices.
+
+    With `drawn_alike` random numbers may have made a sample the same at two indices, unless it was
+    seen to stay what it is.
+    """
     seen = {trace.info.rank: _seen(trace, loader) for trace in traces[:MOST_RANKS]}
     verdicts = [_compare(seen[a], seen[b]) for a, b in _pairs(sorted(seen))]
-    if _seen_elsewhere(traces[:MOST_RANKS], loader):
+    random = [are_random(trace, loader) for trace in traces[:MOST_RANKS]]
+    may_be_by_chance = any(random) or (drawn_alike and False not in random)
+    if not may_be_by_chance and _seen_elsewhere(traces[:MOST_RANKS], loader):
         return Items.OTHER
     return max(verdicts, default=Items.UNKNOWN)
 

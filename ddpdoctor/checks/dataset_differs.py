@@ -28,6 +28,7 @@ from collections.abc import Iterator
 
 from ddpdoctor.analysis.items import MOST_RANKS, Items, compare
 from ddpdoctor.analysis.model import Analysis
+from ddpdoctor.analysis.randomness import load_alike, looks_of, same_worker_seeds
 from ddpdoctor.analysis.sharding import (
     SharedLoader,
     all_steps,
@@ -53,7 +54,9 @@ def dataset_differs(run: Analysis) -> Iterator[Finding]:
             judged = True
             yield _other_length(loader, run)
             continue
-        items, lists = compare(loader.traces, loader.number), _differing_list(loader)
+        drawn_alike = bool(same_worker_seeds(loader) or list(load_alike(looks_of(loader))))
+        items = compare(loader.traces, loader.number, drawn_alike=drawn_alike)
+        lists = _differing_list(loader)
         judged |= items is not Items.UNKNOWN or lists is not None
         if items is Items.OTHER or (lists and items is Items.UNKNOWN):
             yield _other_order(loader, items, lists or "", run)

@@ -116,7 +116,7 @@ def _between_ranks(
         fix=(
             f"In {dataset}.__iter__ let each rank take its own items, as "
             "itertools.islice(items, rank, None, world_size), and with workers split further by "
-            "get_worker_info()."
+            "get_worker_info(). If it makes its samples at random, seed that by rank."
         ),
         culprits=ranks,
         steps=all_steps(run),

@@ -6,11 +6,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
+import pytest
+
 from ddpdoctor.checks import Outcome
+from ddpdoctor.deliveries import RandomStates
 from ddpdoctor.events import DrawnIndices
 from ddpdoctor.findings import Confidence, Severity
 from ddpdoctor.tracefile import Run
-from tests.builders import StepTimes, drawn, own_loader, result_of, simulate, with_ranks
+from tests.builders import (
+    StepTimes,
+    drawn,
+    one_pass,
+    own_loader,
+    result_of,
+    simulate,
+    with_ranks,
+)
 
 SIZE = 200
 
@@ -73,6 +84,35 @@ def test_it_shows_in_the_first_epoch_too() -> None:
     )
 
     assert result_of("DD307", run).findings[0].confidence is Confidence.CERTAIN
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_made_of_the_same_random_numbers_are_another_matter(
+    workers: int, epochs: int
+) -> None:
+    """Drawn when loaded, from one seed: equal at the same place of an epoch, not at one index."""
+
+    def add(trace):
+        passes = []
+        for each in trace.drawn[:epochs]:
+            place = {index: at for at, index in enumerate(each.indices)}
+            contents = [(1000 * each.epoch + place[index],) for index in each.indices]
+            passes.append(replace(each, contents=tuple(contents)))
+        moved = [
+            RandomStates(0, 0, at, (at, 1, 1), (at + 50, 1, 1), (at + 50, 1, 1)) for at in (2, 4)
+        ]
+        return replace(
+            trace,
+            drawn=tuple(passes),
+            loaders={0: replace(trace.loaders[0], workers=workers)},
+            random_states=() if workers else tuple(moved),
+            epochs=(one_pass(10, base_seed=7),),
+        )
+
+    result = result_of("DD307", with_ranks(run_with(the_same), add))
+
+    assert result.outcome is Outcome.SKIPPED
 
 
 def test_the_same_samples_everywhere_are_clean() -> None:
