@@ -343,7 +343,7 @@ LOADER = {
     "loader": 0, "dataset": ESCAPES, "dataset_length": HUGE, "sampler": ESCAPES,
     "sampler_replicas": -(2**63), "sampler_rank": 2**63 - 1, "replacement": False, "batch_size": 0,
     "drop_last": True, "workers": HUGE, "site": None, "length": 0, "iterable": True,
-    "shuffle": True, "seed": -1, "holdings": {ESCAPES: HUGE},
+    "shuffle": True, "seed": -1, "holdings": {ESCAPES: {"in_order": HUGE, "in_any": None}},
 }  # fmt: skip
 EPOCH = {
     "loader": 0, "epoch": HUGE, "batches": 0, "samples": 0, "ended": True, "first_sync": HUGE,

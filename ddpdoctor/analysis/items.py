@@ -26,7 +26,8 @@ class Items(IntEnum):
 
     SAME = 0
     UNKNOWN = 1
-    OTHER = 2
+    OTHER = 2  # other samples at equal indices
+    MOVED = 3  # the same samples at other indices
 
 
 def are_random(trace: RankTrace, loader: int) -> bool | None:
@@ -42,7 +43,7 @@ def are_random(trace: RankTrace, loader: int) -> bool | None:
 
 
 def compare(traces: Sequence[RankTrace], loader: int, *, drawn_alike: bool) -> Items:
-    """Of all ranks: OTHER if two hold other samples at the same index, or one at two indices.
+    """Of all ranks: the worst that was seen of two of them.
 
     With `drawn_alike` random numbers may have made a sample the same at two indices, unless it was
     seen to stay what it is.
@@ -52,7 +53,7 @@ def compare(traces: Sequence[RankTrace], loader: int, *, drawn_alike: bool) -> I
     random = [are_random(trace, loader) for trace in traces[:MOST_RANKS]]
     may_be_by_chance = any(random) or (drawn_alike and False not in random)
     if not may_be_by_chance and _seen_elsewhere(traces[:MOST_RANKS], loader):
-        return Items.OTHER
+        return Items.MOVED
     return max(verdicts, default=Items.UNKNOWN)
 
 

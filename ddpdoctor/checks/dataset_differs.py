@@ -17,14 +17,16 @@ What to do
 
 When it is wrong
     Only datasets that a sampler with `num_replicas` splits are compared: ranks that read shards of
-    their own need no equal ones. *Certain*: lengths, or samples that stay the same in all epochs.
-    *Likely*: only the lists differ. Samples that are augmented at random cannot be compared.
+    their own need no equal ones. *Certain*: lengths, or samples that were seen at other indices on
+    another rank. *Likely*: a list holds the same items in another order. Where ranks hold wholly
+    other samples it is info: data made at random for a test look so, as do shards that are split
+    once more. Samples that are augmented at random cannot be compared.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
+from enum import IntEnum
 
 from ddpdoctor.analysis.items import MOST_RANKS, Items, compare
 from ddpdoctor.analysis.model import Analysis
@@ -56,27 +58,46 @@ def dataset_differs(run: Analysis) -> Iterator[Finding]:
             continue
         drawn_alike = bool(same_worker_seeds(loader) or list(load_alike(looks_of(loader))))
         items = compare(loader.traces, loader.number, drawn_alike=drawn_alike)
-        lists = _differing_list(loader)
-        judged |= items is not Items.UNKNOWN or lists is not None
-        if items is Items.OTHER or (lists and items is Items.UNKNOWN):
-            yield _other_order(loader, items, lists or "", run)
+        lists = _lists(loader)
+        judged |= items is not Items.UNKNOWN or lists is not Lists.UNKNOWN
+        if items is Items.MOVED or (lists is Lists.REORDERED and items is not Items.SAME):
+            yield _other_order(loader, items, run)
+        elif items is Items.OTHER or (lists >= Lists.OTHER and items is Items.UNKNOWN):
+            yield _other_samples(loader, lists, run)
     if not judged and loaders:
         raise NotEnoughData("what the ranks' datasets hold could not be compared")
     if not loaders:
         raise NotEnoughData("no dataset is split between ranks by a sampler that knows them")
 
 
-def _differing_list(loader: SharedLoader) -> str | None:
-    """Name of a list that the ranks' datasets hold differently; "" if all are equal, None if none.
+class Lists(IntEnum):
+    """What the lists of the ranks' datasets, as far as all ranks have them, say together."""
 
-    Lists that every rank has are compared.
-    """
+    UNKNOWN = 0
+    SAME = 1
+    OTHER = 2  # they hold other items
+    DIFFER = 3  # other items, or the same in another order
+    REORDERED = 4
+
+
+def _lists(loader: SharedLoader) -> Lists:
+    names = _common_lists(loader)
+    return max((_list(loader, name) for name in names), default=Lists.UNKNOWN)
+
+
+def _common_lists(loader: SharedLoader) -> list[str]:
     infos = list(loader.infos.values())
-    common = [name for name in infos[0].holdings if all(name in info.holdings for info in infos)]
-    if not common:
-        return None
-    differing = [name for name in common if len({info.holdings[name] for info in infos}) > 1]
-    return differing[0] if differing else ""
+    return [name for name in infos[0].holdings if all(name in info.holdings for info in infos)]
+
+
+def _list(loader: SharedLoader, name: str) -> Lists:
+    held = [info.holdings[name] for info in loader.infos.values()]
+    if len({each.in_order for each in held}) == 1:
+        return Lists.SAME
+    sums = {each.in_any for each in held}
+    if None in sums:
+        return Lists.DIFFER
+    return Lists.REORDERED if len(sums) == 1 else Lists.OTHER
 
 
 def _other_length(loader: SharedLoader, run: Analysis) -> Finding:
@@ -104,10 +125,10 @@ def _other_length(loader: SharedLoader, run: Analysis) -> Finding:
     )
 
 
-def _other_order(loader: SharedLoader, items: Items, name: str, run: Analysis) -> Finding:
-    values = {rank: info.holdings.get(name) for rank, info in loader.infos.items()}
-    culprits = minority(values) if name else loader.ranks[:MOST_RANKS]
-    seen = items is Items.OTHER
+def _other_order(loader: SharedLoader, items: Items, run: Analysis) -> Finding:
+    names = [name for name in _common_lists(loader) if _list(loader, name) is not Lists.SAME]
+    culprits = _with_another_list(loader, names)
+    seen = items is Items.MOVED
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN if seen else Confidence.LIKELY,
@@ -124,9 +145,41 @@ def _other_order(loader: SharedLoader, items: Items, name: str, run: Analysis) -
         steps=all_steps(run),
         evidence=(
             Evidence("samples in the dataset", loader.info.dataset_length),
-            *([Evidence("list that differs", name)] if name else []),
-            *([Evidence("orders", len(Counter(values.values())))] if name else []),
-            Evidence("delivered samples", "differ" if seen else "could not be compared"),
+            *(Evidence("list that differs", name) for name in names[:1]),
+            Evidence("delivered samples", "the same at other indices" if seen else "not compared"),
         ),
         where=loader.where(culprits),
     )
+
+
+def _other_samples(loader: SharedLoader, lists: Lists, run: Analysis) -> Finding:
+    """Not known to do harm: data made at random differ so, too, and shards that are split again."""
+    names = [name for name in _common_lists(loader) if _list(loader, name) is not Lists.SAME]
+    culprits = _with_another_list(loader, names)
+    unknown = lists is Lists.DIFFER
+    return Finding(
+        severity=Severity.WARNING if unknown else Severity.INFO,
+        confidence=Confidence.POSSIBLE,
+        message=(
+            f"{loader.info.dataset} holds other samples at the same indices on "
+            f"{rank_list(culprits)}, and a {loader.info.sampler} splits it by index"
+            + (": it may be in another order there" if unknown else "")
+        ),
+        fix=(
+            "Build it from the same list in the same order on every rank. If each rank is meant to "
+            "have data of its own, leave the sampler away: it takes only a part of them."
+        ),
+        culprits=culprits,
+        steps=all_steps(run),
+        evidence=(
+            Evidence("samples in the dataset", loader.info.dataset_length),
+            *(Evidence("list that differs", name) for name in names[:1]),
+        ),
+        where=loader.where(culprits),
+    )
+
+
+def _with_another_list(loader: SharedLoader, names: list[str]) -> tuple[int, ...]:
+    if not names:
+        return loader.ranks[:MOST_RANKS]
+    return minority({rank: info.holdings[names[0]] for rank, info in loader.infos.items()})

@@ -13,13 +13,14 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
-from ddpdoctor.events import LoaderInfo, Site
+from ddpdoctor.events import Held, LoaderInfo, Site
 from ddpdoctor.recorder.drawn import none_if_it_fails
 
 UNNUMBERED: Final = -1
 _MOST_COUNT: Final = 2**53  # as the reader has it; larger lengths are jokes, such as sys.maxsize
 _MOST_INT: Final = 2**63 - 1
-_HELD_LOOKED_AT: Final = 64  # items of each list of a dataset
+_HELD_LOOKED_AT: Final = 64  # items of each list of a dataset, evenly spread over it
+_HELD_SUMMED: Final = 20_000  # items of a list that are all looked at, which takes some 20 ms
 _HELD_LISTS: Final = 8
 _HELD_DEPTH: Final = 3  # datasets around datasets, as Subset is
 _HELD_CHARACTERS: Final = 200
@@ -91,16 +92,16 @@ def _draws_with_replacement(sampler: Any) -> bool:
     return bool(getattr(sampler, "replacement", False))
 
 
-def holdings(dataset: Any) -> dict[str, int]:
-    """Hashes of a few items, evenly spread, of each list that a dataset holds a sample's item in.
+def holdings(dataset: Any) -> dict[str, Held]:
+    """Hashes of each list in which a dataset holds an item a sample, by name of the attribute.
 
-    By name of the attribute. Ranks that were given the same dataset in the same order have equal
-    ones. Paths enter without their folder, which may well differ between hosts.
+    Ranks that were given the same dataset in the same order have equal ones. Paths enter without
+    their folder, which may well differ between hosts.
     """
     return none_if_it_fails(dict, _holdings(dataset, "", _HELD_DEPTH)) or {}
 
 
-def _holdings(dataset: Any, prefix: str, depth: int) -> Iterator[tuple[str, int]]:
+def _holdings(dataset: Any, prefix: str, depth: int) -> Iterator[tuple[str, Held]]:
     length = none_if_it_fails(len, dataset)
     attributes = vars(dataset) if hasattr(dataset, "__dict__") else {}
     found = 0
@@ -108,13 +109,13 @@ def _holdings(dataset: Any, prefix: str, depth: int) -> Iterator[tuple[str, int]
         if name == "dataset" and depth > 1:
             yield from _holdings(value, f"{prefix}dataset.", depth - 1)
         elif length and found < _HELD_LISTS:
-            hashed = none_if_it_fails(_hash_of_list, value, length)
-            if hashed is not None:
+            held = none_if_it_fails(_held, value, length)
+            if held is not None:
                 found += 1
-                yield prefix + str(name)[:_HELD_CHARACTERS], hashed
+                yield prefix + str(name)[:_HELD_CHARACTERS], held
 
 
-def _hash_of_list(value: Any, length: int) -> int | None:
+def _held(value: Any, length: int) -> Held | None:
     if isinstance(value, tuple) and value and all(isinstance(v, torch.Tensor) for v in value):
         value = value[0]  # as TensorDataset holds them
     on_host = type(value) is torch.Tensor and value.device.type == "cpu"
@@ -127,7 +128,12 @@ def _hash_of_list(value: Any, length: int) -> int | None:
         if item is None:
             return None
         hashed = zlib.crc32(item, hashed)
-    return hashed
+    if length > _HELD_SUMMED:
+        return Held(hashed, None)
+    items = [_bytes_of(item) for item in (value.numpy() if on_host else value)]
+    if None in items:
+        return None
+    return Held(hashed, sum(zlib.crc32(item) for item in items if item is not None))
 
 
 def _bytes_of(item: Any, depth: int = 2) -> bytes | None:

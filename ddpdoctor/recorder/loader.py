@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.join import Join
 from torch.utils.data import DataLoader
 
-from ddpdoctor.events import LoaderInfo, Phase
+from ddpdoctor.events import Held, LoaderInfo, Phase
 from ddpdoctor.recorder import _torch_private as private
 from ddpdoctor.recorder.callsite import CallSites
 from ddpdoctor.recorder.describing import describe, holdings, sampler_epoch
@@ -48,7 +48,7 @@ class LoaderHooks:
         self._epochs: dict[int, int] = {}  # by loader: those that fed the training so far
         self._current: dict[int, Iteration] = {}  # by loader; an ended iterator is soon freed
         self._starting: list[list[Indices | None]] = []  # drawn so far within each `__iter__`
-        self._holdings: dict[object, dict[str, int]] = {}  # by the key of the loader
+        self._holdings: dict[object, dict[str, Held]] = {}  # by the key of the loader
         self._looks = RandomLooks()
         self._joins = 0  # `Join` contexts that are open
         self._patched: list[tuple[type, str, Any]] = []

@@ -10,7 +10,7 @@ import pytest
 
 from ddpdoctor.checks import Outcome
 from ddpdoctor.deliveries import RandomStates
-from ddpdoctor.events import DrawnIndices
+from ddpdoctor.events import DrawnIndices, Held
 from ddpdoctor.findings import Confidence, Severity
 from ddpdoctor.tracefile import Run
 from tests.builders import (
@@ -28,7 +28,7 @@ SIZE = 200
 
 def run_with(
     samples: Callable[[int, int, int], int] | None = None,
-    holdings: Callable[[int], dict[str, int]] = lambda rank: {},
+    holdings: Callable[[int], dict[str, Held]] = lambda rank: {},
     ranks: int = 2,
     **facts: Callable[[int], object],
 ) -> Run:
@@ -119,24 +119,47 @@ def test_the_same_samples_everywhere_are_clean() -> None:
     assert result_of("DD307", run_with(the_same)).outcome is Outcome.CLEAN
 
 
-def test_lists_that_differ_where_samples_could_not_be_compared() -> None:
-    run = run_with(augmented, lambda rank: {"paths": 1 if rank != 1 else 2}, ranks=3)
+@pytest.mark.parametrize(
+    ("sums", "severity", "confidence"),
+    [
+        ((9, 9), Severity.ERROR, Confidence.LIKELY),  # the same items in another order
+        ((None, None), Severity.WARNING, Confidence.POSSIBLE),  # too many to look at all
+        ((8, 9), Severity.INFO, Confidence.POSSIBLE),  # other items
+    ],
+)
+def test_lists_that_differ_where_samples_could_not_be_compared(
+    sums: tuple[int | None, int | None], severity: Severity, confidence: Confidence
+) -> None:
+    def paths(rank: int) -> dict[str, Held]:
+        return {"paths": Held(1, sums[0]) if rank != 1 else Held(2, sums[1])}
+
+    (finding,) = result_of("DD307", run_with(augmented, paths, ranks=3)).findings
+
+    assert (finding.severity, finding.confidence) == (severity, confidence)
+    assert finding.culprits == (1,)
+
+
+def test_data_made_at_random_on_each_rank_is_info() -> None:
+    """As `TensorDataset(torch.randn(200, 8))` without a seed."""
+    run = run_with(
+        lambda rank, index, epoch: 1000 * rank + index, lambda rank: {"t": Held(rank, rank)}
+    )
 
     (finding,) = result_of("DD307", run).findings
 
-    assert finding.confidence is Confidence.LIKELY
-    assert finding.culprits == (1,)
+    assert finding.severity is Severity.INFO
+    assert "other samples at the same indices" in finding.message
 
 
 def test_samples_decide_over_lists() -> None:
     """A list may hold something else, such as what each rank has cached."""
-    run = run_with(the_same, lambda rank: {"cached": rank})
+    run = run_with(the_same, lambda rank: {"cached": Held(rank, 1)})
 
     assert result_of("DD307", run).outcome is Outcome.CLEAN
 
 
 def test_equal_lists_are_clean_though_samples_are_augmented() -> None:
-    assert result_of("DD307", run_with(augmented, lambda rank: {"paths": 5})).outcome is (
+    assert result_of("DD307", run_with(augmented, lambda rank: {"paths": Held(5, 5)})).outcome is (
         Outcome.CLEAN
     )
 
@@ -148,7 +171,7 @@ def test_augmented_samples_alone_are_skipped() -> None:
 def test_shards_that_no_sampler_splits_may_differ() -> None:
     run = run_with(
         of_a_shuffled_list,
-        lambda rank: {"paths": rank},
+        lambda rank: {"paths": Held(rank, 1)},
         sampler_replicas=lambda rank: None,
         sampler_rank=lambda rank: None,
         dataset_length=lambda rank: 100 + rank,
