@@ -201,6 +201,14 @@ class HotLine:
 
 
 @dataclass(frozen=True)
+class Held:
+    """Hashes of a list in a dataset: of some of its items in order, and of all in any order."""
+
+    in_order: Count
+    in_any: Count | None  # None where there are too many
+
+
+@dataclass(frozen=True)
 class LoaderInfo:
     """One DataLoader that feeds training, in the order in which they were found to.
 
@@ -219,6 +227,13 @@ class LoaderInfo:
     drop_last: bool
     workers: Count
     site: Site | None  # where the script iterates it
+    length: Count | None = None  # batches an epoch, as the loader itself says
+    iterable: bool = False  # its dataset is a stream, without indices
+    shuffle: bool | None = None  # as the sampler says; None where it does not say
+    seed: Int64 | None = None  # of the sampler
+    sampler_drop_last: bool | None = None
+    joined: bool = False  # iterated within torch's `Join`, so that ranks may have fewer batches
+    holdings: dict[str, Held] = field(default_factory=dict)  # by name of the dataset's attribute
 
 
 INDEX_ITSELF: Final = -1  # fingerprint of a tensor that holds the sample's index alone

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from ddpdoctor.deliveries import LoaderEpoch, RandomStates, StreamedSamples
 from ddpdoctor.events import (
     ClockOffset,
     Count,
@@ -62,6 +63,9 @@ class Facts:
     parts: frozenset[Part] = frozenset({Part.RUN_QUEUE})  # what recordings without this fact had
     names: dict[int, str] = field(default_factory=dict)
     model: ModelFacts = field(default_factory=ModelFacts)
+    epochs: dict[tuple[int, int], LoaderEpoch] = field(default_factory=dict)
+    streamed: dict[tuple[int, int], StreamedSamples] = field(default_factory=dict)
+    random_states: list[RandomStates] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,16 @@ def _take_drawn(facts: Facts, fact: _FactLine) -> None:
     facts.drawn[drawn.loader, drawn.epoch] = drawn
 
 
+def _take_epoch(facts: Facts, fact: _FactLine) -> None:
+    epoch = _decode(fact, LoaderEpoch)
+    facts.epochs[epoch.loader, epoch.epoch] = epoch
+
+
+def _take_streamed(facts: Facts, fact: _FactLine) -> None:
+    streamed = _decode(fact, StreamedSamples)
+    facts.streamed[streamed.loader, streamed.epoch] = streamed
+
+
 # Fields of Facts, and the type of what a line holds.
 _REPLACED: Final[dict[str, tuple[str, Any]]] = {  # the last line counts
     "hot_lines": ("hot_lines", tuple[HotLine, ...]),
@@ -160,6 +174,7 @@ _COLLECTED: Final[dict[str, tuple[str, Any]]] = {  # each line is one more
     "ddp": ("ddp_groups", GroupInfo),
     "clock": ("clocks", ClockOffset),
     "switch": ("switches", Switch),
+    "random": ("random_states", RandomStates),
     "note": ("notes", str),
 }
 _KEYED: Final[dict[str, Callable[[Facts, _FactLine], None]]] = {  # the last line of a number
@@ -167,6 +182,8 @@ _KEYED: Final[dict[str, Callable[[Facts, _FactLine], None]]] = {  # the last lin
     "name": _take_name,
     "loader": _take_loader,
     "drawn": _take_drawn,
+    "epoch": _take_epoch,
+    "streamed": _take_streamed,
 }
 
 

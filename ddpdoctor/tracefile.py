@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpdoctor import events
+from ddpdoctor.deliveries import LoaderEpoch, RandomStates, StreamedSamples
 from ddpdoctor.errors import BadTraceFile, NotARun
 from ddpdoctor.events import (
     ClockOffset,
@@ -116,6 +117,9 @@ class RankTrace:
     parts: frozenset[Part] = frozenset({Part.RUN_QUEUE})  # of a step, that were counted
     names: dict[int, str] = field(default_factory=dict)  # of the user's spans
     model: ModelFacts = field(default_factory=ModelFacts)
+    epochs: tuple[LoaderEpoch, ...] = ()
+    streamed: tuple[StreamedSamples, ...] = ()
+    random_states: tuple[RandomStates, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -217,6 +221,9 @@ def read_rank(path: Path) -> tuple[Header, RankTrace]:
         parts=facts.parts,
         names=facts.names,
         model=facts.model,
+        epochs=tuple(facts.epochs.values()),
+        streamed=tuple(facts.streamed.values()),
+        random_states=tuple(facts.random_states),
     )
     return header, trace
 

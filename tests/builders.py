@@ -10,6 +10,7 @@ import numpy as np
 
 from ddpdoctor.analysis import analyze
 from ddpdoctor.checks import CheckResult, run_check, trace_checks
+from ddpdoctor.deliveries import LoaderEpoch
 from ddpdoctor.events import (
     DrawnIndices,
     Flag,
@@ -22,7 +23,7 @@ from ddpdoctor.events import (
     RankInfo,
     RunInfo,
     Site,
-)  # fmt: skip
+)
 from ddpdoctor.tracefile import DETAIL_DTYPE, STEP_DTYPE, RankTrace, Run
 
 MS = 1_000_000
@@ -190,7 +191,13 @@ def loader(**changes: object) -> LoaderInfo:
 
 
 def with_loader(run: Run, **changes: object) -> Run:
-    return with_ranks(run, lambda trace: replace(trace, loaders={0: loader(**changes)}))
+    return with_ranks(run, lambda trace: replace(trace, loaders={0: own_loader(trace, **changes)}))
+
+
+def own_loader(trace: RankTrace, **changes: object) -> LoaderInfo:
+    """A loader whose sampler is split between the ranks as it should be."""
+    own = {"sampler_rank": trace.info.rank, "sampler_replicas": trace.info.world_size}
+    return loader(**own | changes)
 
 
 def drawn(
@@ -199,6 +206,16 @@ def drawn(
     return DrawnIndices(
         0, 0, len(indices), 1.0, tuple(indices), tuple(contents(index) for index in indices)
     )
+
+
+def one_pass(batches: int, **changes: object) -> LoaderEpoch:
+    """What a rank recorded of an epoch of eight samples a batch that came to its end."""
+    made = LoaderEpoch(
+        loader=0, epoch=0, batches=batches, samples=8 * batches, ended=True, first_sync=0,
+        last_sync=batches, sampler_epoch=0, base_seed=1, first_rows=8, last_rows=8, least_rows=8,
+        most_rows=8, shape=(8, 3), elements=(24,), order=(), first_indices=(),
+    )  # fmt: skip
+    return replace(made, **changes)  # type: ignore[arg-type]
 
 
 def result_of(code: str, run: Run) -> CheckResult:

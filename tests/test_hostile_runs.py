@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import socket
 from collections.abc import Callable
@@ -335,6 +336,55 @@ def test_a_rank_without_a_step_was_not_measured(tmp_path: Path) -> None:
     assert "rank 2: not measured" in done.out
     assert "rank 2   " not in done.out
     assert set(analysis.ranks[2].times_by_name().values()) == {None}
+
+
+HUGE, LONG = 2**53, list(range(5000))
+LOADER = {
+    "loader": 0, "dataset": ESCAPES, "dataset_length": HUGE, "sampler": ESCAPES,
+    "sampler_replicas": -(2**63), "sampler_rank": 2**63 - 1, "replacement": False, "batch_size": 0,
+    "drop_last": True, "workers": HUGE, "site": None, "length": 0, "iterable": True,
+    "shuffle": True, "seed": -1, "holdings": {ESCAPES: {"in_order": HUGE, "in_any": None}},
+}  # fmt: skip
+EPOCH = {
+    "loader": 0, "epoch": HUGE, "batches": 0, "samples": 0, "ended": True, "first_sync": HUGE,
+    "last_sync": 0, "sampler_epoch": None, "base_seed": -(2**63), "first_rows": None,
+    "last_rows": 0, "least_rows": HUGE, "most_rows": 0, "shape": LONG, "elements": LONG,
+    "order": LONG, "first_indices": [],
+}  # fmt: skip
+ABSURD_FACTS = [
+    {"fact": "loader", "data": LOADER},
+    *({"fact": "epoch", "data": EPOCH | {"epoch": epoch}} for epoch in (0, 1, 1, HUGE)),
+    {"fact": "streamed", "data": {
+        "loader": 0, "epoch": 0, "seen": 0, "distinct": HUGE, "limit": 1, "samples": [-1, -1, 5],
+        "batches": [1] * 5000,
+    }},
+    *({"fact": "random", "data": {
+        "loader": 0, "epoch": 0, "batch": batch, "asked": [None, 1, 1],
+        "delivered": [1, 2, None], "trained": [1, 3, 4],
+    }} for batch in range(3)),
+    {"fact": "drawn", "data": {
+        "loader": 0, "epoch": 0, "drawn": 16, "threshold": 1e-300, "indices": [2**63 - 1, -5],
+        "contents": [[], [1, 2, 3]], "levels": [1e300, None],
+    }},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", [{}, {"sampler_replicas": None}, {"sampler_replicas": 2}])
+def test_absurd_facts_of_loaders_crash_no_check(changes: dict[str, Any], tmp_path: Path) -> None:
+    folder = store(small_run(3), tmp_path / "run")
+    for rank in range(3):
+        own = {"sampler_rank": rank, "length": rank, "dataset_length": HUGE - rank % 2}
+        facts = [dict(fact) for fact in ABSURD_FACTS]
+        facts[0]["data"] = LOADER | own | changes
+        lines = "".join(json.dumps(fact) + "\n" for fact in facts)
+        (folder / f"rank{rank:05d}.facts.jsonl").write_text(lines)
+
+    analysis = analyze(load_run(folder))
+
+    assert [trace.notes for trace in analysis.run.ranks] == [()] * 3
+    assert [r for r in run_checks(analysis) if r.outcome is Outcome.CRASH] == []
+    done = report(folder)
+    assert all(character == "\n" or character.isprintable() for character in done.out + done.err)
 
 
 @pytest.mark.parametrize("steps", [0, 1])

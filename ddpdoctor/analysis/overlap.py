@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import combinations, pairwise
+from itertools import combinations
 from math import sqrt
 from typing import Final
 
@@ -24,7 +24,11 @@ UNIQUE_ABOVE_CHANCE: Final = 0.2  # images that are flipped or not still agree h
 DEVIATIONS: Final = 5.0  # over chance; many pairs of ranks and epochs are looked at
 NEARLY_UNIQUE: Final = 0.9  # values per sample: images have such tensors, labels do not
 HARDLY_EVER: Final = 0.05
-IN_ORDER: Final = 2.0  # changes along the indices per value; 1 where samples are sorted by it
+
+ALL_PAIRS_OF: Final = 16  # ranks; the pairs of more are too many to look at each
+EPOCHS_OF_MANY: Final = 1  # and the last
+LOADERS_OF_MANY: Final = 4
+PADDING: Final = 2  # samples that two ranks share by padding: each is filled up with one at most
 
 RESEMBLES: Final = 0.3  # correlation above that with the next sample; two shards have none
 
@@ -64,32 +68,84 @@ class _Epoch:
     contents: dict[int, tuple[int, ...] | None]
     levels: dict[int, float | None]
 
-    @property
-    def own_repeats(self) -> float:
-        return self.drawn.repeats / max(1, self.drawn.repeats + len(self.contents))
-
-
-def overlaps(traces: Sequence[RankTrace], world_size: int) -> Iterator[Overlap]:
-    """Every pair of ranks that share a DDP group, for each epoch that both recorded."""
-    epochs = {trace.info.rank: _epochs(trace) for trace in traces}
-    for first, second in combinations(traces, 2):
-        ranks = _ranks_together(first, second, world_size)
-        theirs = epochs[second.info.rank]
-        for key, own in epochs[first.info.rank].items() if ranks else ():
-            if key in theirs and _same_loader(first, second, key[0]):
-                yield _overlap((first.info.rank, second.info.rank), own, theirs[key], ranks)
-
-
-def _epochs(trace: RankTrace) -> dict[tuple[int, int], _Epoch]:
-    return {
-        (drawn.loader, drawn.epoch): _Epoch(
+    @classmethod
+    def of(cls, drawn: DrawnIndices) -> _Epoch:
+        return cls(
             drawn,
             dict(zip(drawn.indices, drawn.contents, strict=True)),
             dict(zip(drawn.indices, drawn.levels, strict=False)),  # none in older records
         )
-        for drawn in trace.drawn
-        if drawn.drawn >= LEAST_DRAWN
-    }
+
+    @property
+    def own_repeats(self) -> float:
+        """Share of its draws that repeat its own."""
+        return self.drawn.repeats / max(1, self.drawn.repeats + len(self.contents))
+
+
+def overlaps(traces: Sequence[RankTrace], world_size: int) -> Iterator[Overlap]:
+    """Pairs of ranks that share a DDP group, for each epoch that both recorded.
+
+    All pairs of few ranks. Of many each rank's with the one that it shares most with, so that
+    time and memory grow with the ranks and not with their square.
+    """
+    for key in _epochs_to_look_at(traces):
+        having = [(trace, own) for trace in traces if (own := _drawn_in(trace, key)) is not None]
+        epochs: dict[int, _Epoch] = {}
+        for a, b in _pairs(having):
+            (first, _), (second, _) = having[a], having[b]
+            ranks = _ranks_together(first, second, world_size)
+            if not ranks or not _same_loader(first, second, key[0]):
+                continue
+            for at in (a, b):
+                epochs.setdefault(at, _Epoch.of(having[at][1]))
+            yield _overlap((first.info.rank, second.info.rank), epochs[a], epochs[b], ranks)
+
+
+def _epochs_to_look_at(traces: Sequence[RankTrace]) -> list[tuple[int, int]]:
+    """By loader and epoch; of many ranks the first epoch and the last tell enough."""
+    keys = sorted({(d.loader, d.epoch) for trace in traces for d in trace.drawn})
+    if len(traces) <= ALL_PAIRS_OF:
+        return keys
+    chosen = []
+    for loader in sorted({loader for loader, _ in keys})[:LOADERS_OF_MANY]:
+        own = [key for key in keys if key[0] == loader]
+        chosen += [*own[:EPOCHS_OF_MANY], *own[EPOCHS_OF_MANY:][-1:]]
+    return chosen
+
+
+def _drawn_in(trace: RankTrace, key: tuple[int, int]) -> DrawnIndices | None:
+    found = (d for d in trace.drawn if (d.loader, d.epoch) == key and d.drawn >= LEAST_DRAWN)
+    return next(found, None)
+
+
+def _pairs(having: Sequence[tuple[RankTrace, DrawnIndices]]) -> Iterator[tuple[int, int]]:
+    """Positions of ranks to compare."""
+    if len(having) <= ALL_PAIRS_OF:
+        yield from combinations(range(len(having)), 2)
+        return
+    together: dict[object, list[int]] = defaultdict(list)
+    for position, (trace, _) in enumerate(having):
+        together[trace.ddp_groups].append(position)
+    for positions in together.values():
+        for a, b in _best_partners([having[position][1] for position in positions]):
+            yield positions[a], positions[b]
+
+
+def _best_partners(drawn: Sequence[DrawnIndices]) -> Iterator[tuple[int, int]]:
+    """Each rank with the one it shares most with, of those next to it at the same index."""
+    owners = np.repeat(np.arange(len(drawn)), [len(each.indices) for each in drawn])
+    indices = np.concatenate([np.asarray(each.indices, np.int64) for each in drawn])
+    order = np.lexsort((owners, indices))
+    owners, indices = owners[order], indices[order]
+    neighbours = (indices[1:] == indices[:-1]) & (owners[1:] != owners[:-1])
+    codes = owners[:-1][neighbours] * len(drawn) + owners[1:][neighbours]
+    pairs, shared = np.unique(codes, return_counts=True)
+    paired: set[int] = set()
+    for code in pairs[np.argsort(-shared, kind="stable")].tolist():
+        pair = divmod(code, len(drawn))
+        if not paired.issuperset(pair):
+            paired.update(pair)
+            yield pair
 
 
 def _ranks_together(first: RankTrace, second: RankTrace, world_size: int) -> int:
@@ -118,7 +174,7 @@ def _overlap(ranks: tuple[int, int], own: _Epoch, other: _Epoch, together: int) 
     common = sorted(own.contents.keys() & other.contents.keys())
     hashes = index_hash_shares(common)
     common = [index for index, at in zip(common, hashes, strict=True) if at <= kept]
-    repeated = max(0.0, len(common) / kept - (together - 1))
+    repeated = max(0.0, len(common) / kept - min(together - 1, PADDING))
     pairs = [
         (a, b)
         for index in common
@@ -165,10 +221,9 @@ def _compared(
     """What the tensors of the samples, in the order of their indices, say together.
 
     A tensor with a value of its own for nearly every sample (an image) that agrees settles it.
-    If one never agrees, the samples differ or are augmented. Labels that agree tell these
-    apart, unless they follow the order of the indices: two shards that are sorted by class have
-    equal labels at equal indices, and then the samples themselves must resemble each other.
-    A tensor that holds the index says nothing.
+    If one never agrees, the samples differ or are augmented. Labels that agree do not tell these
+    apart: two shards may well have the same labels in the same order. Then the samples
+    themselves must resemble each other. A tensor that holds the index says nothing.
     """
     tensors = min((min(len(a), len(b)) for a, b in pairs), default=0)
     columns = [_Column.of([(a[k], b[k]) for a, b in pairs]) for k in range(tensors)]
@@ -179,7 +234,7 @@ def _compared(
     agreeing = [column for column in columns if column.agrees]
     if not differs and any(column.nearly_unique for column in agreeing):
         return Contents.SAME
-    if any(resemble or not column.in_order for column in agreeing):
+    if agreeing and resemble:
         return Contents.ALIKE
     told = not agreeing and any(column.tells for column in columns)
     return Contents.DIFFERENT if told else Contents.UNKNOWN
@@ -191,7 +246,6 @@ class _Column:
 
     count: int
     values: int
-    changes: int  # from one index to the next
     agree: float
     chance: float  # of agreeing, if the two ranks' values had nothing to do with each other
 
@@ -203,7 +257,6 @@ class _Column:
         return cls(
             len(pairs),
             len(mine),
-            sum(before[0] != after[0] for before, after in pairwise(pairs)),
             sum(a == b for a, b in pairs) / count,
             sum(seen * theirs[value] for value, seen in mine.items()) / count**2,
         )
@@ -211,10 +264,6 @@ class _Column:
     @property
     def nearly_unique(self) -> bool:
         return self.values >= NEARLY_UNIQUE * self.count
-
-    @property
-    def in_order(self) -> bool:
-        return self.changes <= IN_ORDER * self.values
 
     @property
     def tells(self) -> bool:

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.analysis.model import Analysis, StuckCollective, WaitedInVain
+from ddpdoctor.analysis.uneven import out_of_batches
 from ddpdoctor.checks import NotEnoughData, trace_check
 from ddpdoctor.events import Site, Stall
 from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
@@ -37,10 +38,14 @@ def never_arrived(run: Analysis) -> Iterator[Finding]:
     stalls = {trace.info.rank: trace.stall for trace in run.run.ranks if trace.stall is not None}
     if run.early_end is not None:
         return  # DD901 names the cause
+    out = out_of_batches(run)  # DD304 says of these why they do not come
     if run.in_vain is not None:
-        yield _gave_up(run.in_vain)
+        if not out.issuperset(run.in_vain.missing or run.in_vain.waiting):
+            yield _gave_up(run.in_vain)
         return
     for stuck in run.stuck:
+        if stuck.missing and out.issuperset(stuck.missing) and not stuck.failed:
+            continue
         yield _finding(run, stuck, stalls)
 
 

@@ -99,11 +99,18 @@ def _evidence(dead: DeadRank) -> Evidence:
 
 @trace_check("DD901", "rank-dead")
 def rank_dead_in_record(run: Analysis) -> Iterator[Finding]:
-    """The same in a record: by how each rank noted its end, or noted none."""
+    """The same in a record: by how each rank noted its end, or noted none.
+
+    A rank that left since it had no batch left is DD304's.
+    """
+    from ddpdoctor.analysis.uneven import out_of_batches
+
     if not any(t.end or t.last_stacks.at_sigterm is not None for t in run.run.ranks):
         raise NotEnoughData("no rank noted how it ended")
     early = run.early_end
     if early is None:
+        return
+    if early.cause == "left" and out_of_batches(run).issuperset(early.culprits):
         return
     site = early.end.site if early.end else None
     yield Finding(

@@ -18,10 +18,12 @@ When it is wrong
     A DistributedSampler repeats up to world size - 1 samples to make the ranks' shares equal, which
     is allowed for. Ranks that read shards of their own may draw equal indices of different data:
     the fingerprints tell. *Certain*: tensors that are nearly unique to a sample agree. *Likely*:
-    they do not, but labels do, and not only because both ranks' data are sorted by them; random
-    augmentation looks so. Shards whose labels go round in the same way look so, too. *Possible*,
-    and not counted as a problem: nothing told the two apart, as where batches cannot be taken
-    apart. Samples that are augmented and have no label are taken for different ones.
+    they do not, but labels do, and the samples are about as bright as each other; random
+    augmentation looks so. *Possible*, and not counted as a problem: nothing told the two apart, as
+    where batches cannot be taken apart, or where labels agree and augmentation changed the
+    brightness. Samples that are augmented and have no label are taken for different ones.
+    Samplers with wrong settings are DD303, which then says what is shared, and datasets of
+    different length DD307.
     Only ranks that reduce their gradients together are compared. Where a rank repeats its own
     samples about as often as those of the others it draws with replacement, and the check is
     skipped; of a sampler without an end the first pass over the dataset is compared.
@@ -35,6 +37,7 @@ from typing import Final
 
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.overlap import LEAST_DRAWN, Contents, Overlap, overlaps
+from ddpdoctor.analysis.sharding import mismatches, shared_loaders
 from ddpdoctor.checks import NotEnoughData, trace_check
 from ddpdoctor.events import LoaderInfo
 from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
@@ -62,10 +65,13 @@ def repeated_samples(run: Analysis) -> Iterator[Finding]:
         raise NotEnoughData("one rank's samples; two are needed to compare")
     if not all(any(e.drawn >= LEAST_DRAWN for e in trace.drawn) for trace in traces):
         raise NotEnoughData("indices of a map-style dataset were not seen on every rank")
+    explained = {loader.number for loader, _ in mismatches(run)}
+    explained |= {one.number for one in shared_loaders(run) if one.splits_other_lengths}
     judged = [
         overlap
         for overlap in overlaps(traces, run.world_size)
-        if not any(_replaces(trace.loaders.get(overlap.loader)) for trace in traces)
+        if overlap.loader not in explained
+        and not any(_replaces(trace.loaders.get(overlap.loader)) for trace in traces)
     ]
     if not judged and any(map(_replaces, (i for trace in traces for i in trace.loaders.values()))):
         raise NotEnoughData(WITH_REPLACEMENT)
@@ -157,10 +163,9 @@ def _evidence(worst: Overlap, share: float, info: LoaderInfo | None) -> Iterator
 def _fix(info: LoaderInfo | None, world_size: int) -> str:
     if info is not None and info.sampler_replicas is not None:
         return (
-            f"Its DistributedSampler was made for {info.sampler_replicas} replicas as rank "
-            f"{info.sampler_rank}; the job has {world_size} ranks. Give every rank the same "
-            f"num_replicas and "
-            "seed and its own rank, or leave the three to their defaults."
+            f"Its {info.sampler} was made for {info.sampler_replicas} of {world_size} ranks and "
+            "says nothing of what is wrong. See what each rank's dataset holds, and that nothing "
+            "draws from the dataset past the sampler."
         )
     sampler = f" ({info.sampler} now)" if info is not None else ""
     return (

@@ -242,6 +242,17 @@ def delivers_in_order(iterator: Any) -> bool:
     return bool(getattr(iterator, "_in_order", True))
 
 
+def base_seed(iterator: Any) -> int | None:
+    """From which an iterator's workers take their random numbers; drawn before we look."""
+    seed = getattr(iterator, "_base_seed", None)
+    return seed if type(seed) is int else None
+
+
+def evens_out(join: Any) -> bool:
+    """Whether a `Join` context lets ranks have fewer batches; with `enable=False` it does not."""
+    return bool(getattr(join, "_enable", True))
+
+
 PRE_FORWARD = "_pre_forward"
 POST_FORWARD = "_post_forward"
 

@@ -25,7 +25,7 @@ _LEAVES: Final = 4  # tensors of a sample that are looked at
 _LEAVES_OF_A_BATCH: Final = 64  # more may be a list of samples
 _DEPTH: Final = 4  # nesting of containers in which they are looked for
 _ELEMENTS: Final = 64  # elements of each tensor that enter a fingerprint
-_LEVEL_LEAST: Final = 16  # elements; fewer are labels
+_LEVEL_LEAST: Final = 4  # elements; fewer are labels
 _LEVEL_MOST: Final = 1024  # elements, evenly spread, whose mean is taken
 _FULL: Final = 2**64
 _FIRST_WRITE_S: Final = 30.0  # then at twice the time, so that a long epoch is written seldom
@@ -150,18 +150,22 @@ class DrawnEpoch:
     def draws(self, indices: Indices | None) -> None:
         self._ahead.append(indices)
 
-    def delivers(self, batch: Any, *, counts: bool) -> None:
-        """A batch of the indices that were drawn first; one for an evaluation counts not."""
+    def delivers(self, batch: Any, *, counts: bool) -> Indices | None:
+        """A batch of the indices that were drawn first; one for an evaluation counts not.
+
+        Returns its indices, as far as they are known.
+        """
         if not self._ahead:
-            return
+            return None
         indices = self._ahead.popleft()
         self._countable &= indices is not None
         if indices is None or not self._countable or not counts:
-            return
+            return indices
         after = self._sample.drawn + len(indices)
         if self._first_pass is None and self._pass_length and after > self._pass_length:
             self._first_pass = self._sample.summary(0, 0)
         self._sample.add(indices, batch, in_order=self._in_order)
+        return indices
 
     def write_is_due(self) -> bool:
         """Whether to write what there is of an unfinished epoch."""
@@ -215,15 +219,15 @@ class _Contents:
     """Fingerprints of the samples of one delivered batch, row by row."""
 
     def __init__(self, batch: Any, rows: int) -> None:
-        leaves = list(islice(_leaves(batch, _DEPTH), _LEAVES_OF_A_BATCH))
-        stacked = [leaf for leaf in leaves if leaf.ndim and leaf.shape[0] == rows]
-        self._samples = _samples(batch, rows) if len(stacked) < len(leaves) else []
+        found = list(islice(leaves(batch, _DEPTH), _LEAVES_OF_A_BATCH))
+        stacked = [leaf for leaf in found if leaf.ndim and leaf.shape[0] == rows]
+        self._samples = _samples(batch, rows) if len(stacked) < len(found) else []
         self._leaves = [] if self._samples else stacked[:_LEAVES]
 
     def parts(self, row: int) -> list[torch.Tensor]:
         """The tensors of one sample; none where the batch cannot be taken apart."""
         if self._samples:
-            return list(islice(_leaves(self._samples[row], _DEPTH), _LEAVES))
+            return list(islice(leaves(self._samples[row], _DEPTH), _LEAVES))
         return [leaf[row] for leaf in self._leaves]
 
 
@@ -257,7 +261,7 @@ def _level(sample: torch.Tensor) -> float:
     return float(f"{mean:.6g}")
 
 
-def _leaves(batch: Any, depth: int) -> Iterator[torch.Tensor]:
+def leaves(batch: Any, depth: int) -> Iterator[torch.Tensor]:
     """Tensors of a batch whose bytes can be read, in a fixed order."""
     if isinstance(batch, torch.Tensor):
         if _is_readable(batch):
@@ -267,7 +271,7 @@ def _leaves(batch: Any, depth: int) -> Iterator[torch.Tensor]:
             batch = list(batch.values())
         if isinstance(batch, (list, tuple)):
             for part in batch:
-                yield from _leaves(part, depth - 1)
+                yield from leaves(part, depth - 1)
 
 
 def _is_readable(tensor: torch.Tensor) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from ddpdoctor.deliveries import LoaderEpoch, RandomStates, StreamedSamples
 from ddpdoctor.events import (
     ClockOffset,
     DrawnIndices,
@@ -53,6 +54,16 @@ class FactsFile:
     def drawn(self, drawn: DrawnIndices) -> None:
         """What a loader drew in an epoch so far; a later one of that epoch replaces it."""
         self._write("drawn", drawn)
+
+    def epoch(self, epoch: LoaderEpoch) -> None:
+        """How far a pass over a loader has come; a later one of that epoch replaces it."""
+        self._write("epoch", epoch)
+
+    def streamed(self, streamed: StreamedSamples) -> None:
+        self._write("streamed", streamed)
+
+    def random(self, states: RandomStates) -> None:
+        self._write("random", states)
 
     def clock(self, offset: ClockOffset) -> None:
         self._write("clock", offset)

@@ -17,7 +17,9 @@ from typing import Any, Final
 
 from ddpdoctor.events import LoaderInfo
 from ddpdoctor.recorder.drawn import DrawnEpoch
+from ddpdoctor.recorder.passes import Pass
 from ddpdoctor.recorder.phases import Phases
+from ddpdoctor.recorder.streamed import Stream
 
 _SPANS_KEPT: Final = 4096  # input spans that wait for the judgement; the ring has no more
 
@@ -29,6 +31,9 @@ class Iteration:
     loader: LoaderInfo
     iterator: weakref.ref[Any]
     drawn: DrawnEpoch
+    passing: Pass
+    stream: Stream | None = None  # where the samples have no indices
+    left_sync: int | None = None  # synchronised backwards when the next pass began
     number: int | None = None  # of the loader, once the iteration feeds the training
     epoch: int = 0
     trains: bool = False

@@ -11,20 +11,26 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.distributed.algorithms.join import Join
+from torch.utils.data import DataLoader
 
-from ddpdoctor.events import LoaderInfo, Phase
+from ddpdoctor.events import Held, LoaderInfo, Phase
 from ddpdoctor.recorder import _torch_private as private
 from ddpdoctor.recorder.callsite import CallSites
-from ddpdoctor.recorder.drawn import DrawnEpoch, Indices, as_indices, none_if_it_fails
+from ddpdoctor.recorder.describing import describe, holdings, sampler_epoch
+from ddpdoctor.recorder.drawn import DrawnEpoch, Indices, as_indices
 from ddpdoctor.recorder.facts import FactsFile
 from ddpdoctor.recorder.feeding import Feeding, Iteration
 from ddpdoctor.recorder.guard import Guard
+from ddpdoctor.recorder.passes import Pass
 from ddpdoctor.recorder.phases import Phases
+from ddpdoctor.recorder.randomness import RandomLooks
+from ddpdoctor.recorder.streamed import Stream
 
 _EPOCHS_KEPT: Final = 4  # epochs described in full; after that those with a power of two
 LOADERS_KEPT: Final = 32  # different loaders that are described
-_UNNUMBERED: Final = -1
+_HOLDINGS_KEPT: Final = 64  # loaders, those of evaluations too, whose dataset was looked at
+_WRITTEN_FROM: Final = 4  # batches; from then on at every power of two, so that a hang leaves it
 
 
 class LoaderHooks:
@@ -42,11 +48,16 @@ class LoaderHooks:
         self._epochs: dict[int, int] = {}  # by loader: those that fed the training so far
         self._current: dict[int, Iteration] = {}  # by loader; an ended iterator is soon freed
         self._starting: list[list[Indices | None]] = []  # drawn so far within each `__iter__`
+        self._holdings: dict[object, dict[str, Held]] = {}  # by the key of the loader
+        self._looks = RandomLooks()
+        self._joins = 0  # `Join` contexts that are open
         self._patched: list[tuple[type, str, Any]] = []
         for kind in private.loader_classes():
             self._patch(kind, "__next__", self._recorded_next)
         self._patch(DataLoader, "__iter__", self._recorded_iter)
         self._patch(private.LOADER_ITERATOR, private.NEXT_INDEX, self._recorded_next_index)
+        self._patch(Join, "__enter__", self._recorded_join(1))
+        self._patch(Join, "__exit__", self._recorded_join(-1))
 
     def _patch(self, kind: type, name: str, make: Any) -> None:
         original = vars(kind)[name]
@@ -82,7 +93,7 @@ class LoaderHooks:
 
     def _recorded_next(self, original: Any) -> Any:
         def __next__(iterator: Any) -> Any:
-            span, began = self._guard.run(self._begin) or (0, 0)
+            span, began = self._guard.run(self._begin, iterator) or (0, 0)
             try:
                 batch = original(iterator)
             except BaseException as ending:
@@ -101,11 +112,24 @@ class LoaderHooks:
 
         return _next_index
 
-    def _begin(self) -> tuple[int, int]:
+    def _recorded_join(self, change: int) -> Any:
+        def make(original: Any) -> Any:
+            def changes_joins(join: Any, *arguments: Any) -> Any:
+                self._joins += change * private.evens_out(join)
+                return original(join, *arguments)
+
+            return changes_joins
+
+        return make
+
+    def _begin(self, iterator: Any = None) -> tuple[int, int]:
         """The serial number of a new input span, and the time."""
         if not self._phases.switch.on or not self._phases.on_training_thread():
             return 0, 0
         self._feeding.settle()
+        seen = self._looks.asked(iterator)
+        if seen is not None:
+            self._facts.random(seen)
         site = self._sites.here(sys._getframe(1))
         no_grad = not torch.is_grad_enabled()
         return self._phases.begin(Phase.INPUT, site, no_grad=no_grad), time.monotonic_ns()
@@ -127,13 +151,26 @@ class LoaderHooks:
         previous = self._iterations.get(iterator)
         if previous is not None:  # workers that persist keep their iterator
             previous.ended = True
-        info = self._describe(loader)
+        info = self._described(loader)
         drawn = DrawnEpoch(private.delivers_in_order(iterator), self._pass_length(info))
         for indices in ahead:
             drawn.draws(indices)
-        iteration = Iteration(info, weakref.ref(iterator), drawn)
+        passing = Pass(sampler_epoch(loader), private.base_seed(iterator), self._phases.sync)
+        stream = Stream() if info.iterable else None
+        iteration = Iteration(info, weakref.ref(iterator), drawn, passing, stream)
         self._iterations[iterator] = iteration
         self._took(iteration, span, began, batch=False)
+
+    def _described(self, loader: DataLoader[Any]) -> LoaderInfo:
+        """With what its dataset holds, looked at once. The pass before is over."""
+        info = describe(loader, self._sites.site(sys._getframe(1)), joined=self._joins > 0)
+        key = _key(info)
+        before = self._current.get(self._numbers.get(key, -1))
+        if before is not None and before.left_sync is None:
+            before.left_sync = self._phases.sync
+        if key not in self._holdings and len(self._holdings) < _HOLDINGS_KEPT:
+            self._holdings[key] = holdings(loader.dataset)
+        return replace(info, holdings=self._holdings.get(key, {}))
 
     def _took(self, iteration: Iteration, span: int, began: int, *, batch: bool) -> None:
         """What is drawn without gradients is no training's, and its span says so already."""
@@ -157,22 +194,42 @@ class LoaderHooks:
             return
         iteration.ended = isinstance(ending, StopIteration)
         self._took(iteration, span, began, batch=False)
+        if iteration.ended:
+            iteration.passing.ends(self._phases.sync)
+            self._write_pass(iteration)
 
     def _delivered(self, iterator: Any, batch: Any, span: int, began: int) -> None:
         self._end(span)
         iteration = self._iterations.get(iterator)
         if iteration is None:
             return
-        recorded = torch.is_grad_enabled() and self._phases.switch.on
-        iteration.drawn.delivers(batch, counts=recorded)
+        if torch.is_grad_enabled():
+            self._delivered_with_gradients(iteration, batch)
+        else:
+            iteration.drawn.delivers(batch, counts=False)
         self._took(iteration, span, began, batch=True)
         if iteration.number is not None and iteration.drawn.write_is_due():
             self._write(iteration)
 
+    def _delivered_with_gradients(self, iteration: Iteration, batch: Any) -> None:
+        """A batch that may be for the training."""
+        passing, recorded = iteration.passing, self._phases.switch.on
+        indices = iteration.drawn.delivers(batch, counts=recorded)
+        if not recorded:
+            passing.is_whole = False
+            self._looks.forget()
+            return
+        passing.delivers(batch, indices)
+        if iteration.stream is not None and iteration.stream.delivers(batch):
+            self._write(iteration)
+        self._looks.delivered(iteration)
+        if passing.batches >= _WRITTEN_FROM and passing.is_power_of_two:
+            self._write_pass(iteration)
+
     def _begins_training(self, iteration: Iteration) -> None:
         """Number its loader, and count the epoch."""
         info = iteration.loader
-        key = (info.site, info.dataset, info.dataset_length, info.batch_size)
+        key = _key(info)
         number = self._numbers.setdefault(key, len(self._numbers))
         if number >= LOADERS_KEPT:
             self._too_many(key, number)
@@ -197,42 +254,36 @@ class LoaderHooks:
         )
 
     def _write(self, iteration: Iteration) -> None:
-        epoch = iteration.epoch
-        is_power_of_two = epoch & (epoch - 1) == 0
-        if iteration.number is not None and (epoch < _EPOCHS_KEPT or is_power_of_two):
-            summary = iteration.drawn.summary(iteration.number, epoch)
-            if summary is not None:
-                self._facts.drawn(summary)
+        self._write_pass(iteration)
+        if iteration.number is None or not _is_kept(iteration.epoch):
+            return
+        drawn = iteration.drawn.summary(iteration.number, iteration.epoch)
+        if drawn is not None:
+            self._facts.drawn(drawn)
+        if iteration.stream is not None:
+            streamed = iteration.stream.summary(iteration.number, iteration.epoch)
+            if streamed is not None:
+                self._facts.streamed(streamed)
+
+    def _write_pass(self, iteration: Iteration) -> None:
+        """The little that tells how far it came; also while it is under way."""
+        if not iteration.passing.is_whole:  # recording was off meanwhile
+            return
+        if iteration.number is None or not _is_kept(iteration.epoch):
+            return
+        sync = self._phases.sync if iteration.left_sync is None else iteration.left_sync
+        self._facts.epoch(iteration.passing.summary(iteration.number, iteration.epoch, sync))
 
     def _pass_length(self, info: LoaderInfo) -> int | None:
         """How many samples of the dataset fall to one rank."""
         ranks = info.sampler_replicas or self._world_size
         return info.dataset_length // ranks if info.dataset_length else None
 
-    def _describe(self, loader: DataLoader[Any]) -> LoaderInfo:
-        sampler = _index_sampler(loader)
-        distributed = isinstance(sampler, DistributedSampler)
-        return LoaderInfo(
-            _UNNUMBERED,
-            type(loader.dataset).__name__,
-            none_if_it_fails(len, loader.dataset),
-            type(sampler).__name__,
-            sampler.num_replicas if distributed else None,
-            sampler.rank if distributed else None,
-            none_if_it_fails(_draws_with_replacement, sampler) or False,
-            loader.batch_size,
-            bool(loader.drop_last),
-            loader.num_workers,
-            self._sites.site(sys._getframe(1)),
-        )
+
+def _key(info: LoaderInfo) -> tuple[object, ...]:
+    """By which a loader that is made anew is known again."""
+    return (info.site, info.dataset, info.dataset_length, info.batch_size)
 
 
-def _index_sampler(loader: DataLoader[Any]) -> Any:
-    """What draws single indices: the sampler within the batch sampler, if there is one."""
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    inner = getattr(batch_sampler, "sampler", None)
-    return next(one for one in (inner, batch_sampler, loader.sampler) if one is not None)
-
-
-def _draws_with_replacement(sampler: Any) -> bool:
-    return bool(getattr(sampler, "replacement", False))
+def _is_kept(epoch: int) -> bool:
+    return epoch < _EPOCHS_KEPT or epoch & (epoch - 1) == 0

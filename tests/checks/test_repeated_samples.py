@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
+from unittest.mock import patch
 
 import pytest
 
+from ddpdoctor.analysis import overlap
 from ddpdoctor.checks import Outcome
 from ddpdoctor.events import INDEX_ITSELF, GroupInfo, Site
 from ddpdoctor.findings import Confidence, Severity
 from ddpdoctor.tracefile import Run
-from tests.builders import StepTimes, drawn, loader, result_of, simulate, with_ranks
+from tests.builders import (
+    StepTimes,
+    drawn,
+    loader,
+    own_loader,
+    result_of,
+    simulate,
+    with_ranks,
+)
 
 Contents = Callable[[int], tuple[int, ...] | None]
 
@@ -24,7 +34,7 @@ def run_with(indices: Sequence[Sequence[int]], contents: Sequence[Contents] = ()
     def add(trace):
         rank = trace.info.rank
         own = drawn(indices[rank], contents[rank])
-        return replace(trace, drawn=(own,), loaders={0: loader(**facts)})
+        return replace(trace, drawn=(own,), loaders={0: own_loader(trace, **facts)})
 
     return with_ranks(healthy(len(indices)), add)
 
@@ -66,10 +76,11 @@ def test_only_the_overlapping_ranks_are_named() -> None:
     assert finding.culprits == (0, 1, 3)
 
 
-def test_a_sampler_of_another_world_size() -> None:
+def test_a_sampler_with_wrong_settings_is_another_finding() -> None:
     run = run_with([range(100), range(100)], sampler_replicas=1, sampler_rank=0)
 
-    assert "made for 1 replicas as rank 0" in result_of("DD302", run).findings[0].fix
+    assert result_of("DD302", run).outcome is Outcome.CLEAN
+    assert result_of("DD303", run).outcome is Outcome.FINDINGS
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])
@@ -102,14 +113,25 @@ def test_shards_whose_labels_have_two_values_agree_only_by_chance() -> None:
     assert result_of("DD302", run).outcome is Outcome.CLEAN
 
 
-def test_augmented_images_with_equal_labels_are_likely_the_same_samples() -> None:
+@pytest.mark.parametrize("same", [True, False])
+def test_equal_labels_tell_augmented_samples_only_where_these_resemble_each_other(
+    same: bool,
+) -> None:
+    """Two shards may have the same labels in the same order."""
     labels = Random(0).choices(range(10), k=100)
     contents = shards(image, lambda rank, index: labels[index])
 
-    (finding,) = result_of("DD302", run_with([range(100), range(100)], contents)).findings
+    def add(trace):
+        own = Random(0 if same else trace.info.rank)
+        levels = tuple(own.gauss(0, 1) for _ in range(100))
+        (made,) = trace.drawn
+        return replace(trace, drawn=(replace(made, levels=levels),))
 
-    assert finding.confidence is Confidence.LIKELY
-    assert finding.severity is Severity.ERROR
+    run = with_ranks(run_with([range(100), range(100)], contents, **NO_SAMPLER), add)
+    (finding,) = result_of("DD302", run).findings
+
+    assert finding.confidence is (Confidence.LIKELY if same else Confidence.POSSIBLE)
+    assert finding.severity is (Severity.ERROR if same else Severity.INFO)
 
 
 def test_images_that_are_flipped_or_not_are_the_same_samples() -> None:
@@ -121,8 +143,9 @@ def test_images_that_are_flipped_or_not_are_the_same_samples() -> None:
     assert finding.confidence is Confidence.CERTAIN
 
 
-def test_shards_that_are_sorted_by_class_are_left_open() -> None:
-    contents = shards(image, lambda rank, index: index // 10)
+@pytest.mark.parametrize("label", [lambda index: index // 10, lambda index: index % 10])
+def test_shards_with_labels_in_the_same_order_are_left_open(label: Callable[[int], int]) -> None:
+    contents = shards(image, lambda rank, index: label(index))
 
     (finding,) = result_of("DD302", run_with([range(100), range(100)], contents)).findings
 
@@ -142,7 +165,7 @@ def test_sorted_and_augmented_samples_are_told_by_how_bright_they_are(same: bool
         noise = Random(100 + rank)
         seen = tuple(level + noise.gauss(0, 0.5) for level in levels)
         made = drawn(range(400), shards(image, lambda rank, index: index // 40)[rank])
-        return replace(trace, drawn=(replace(made, levels=seen),), loaders={0: loader()})
+        return replace(trace, drawn=(replace(made, levels=seen),), loaders={0: own_loader(trace)})
 
     (finding,) = result_of("DD302", with_ranks(healthy(2), add)).findings
 
@@ -180,7 +203,7 @@ def test_an_epoch_with_too_few_contents_does_not_outvote_one_that_tells() -> Non
     def add(trace):
         known = drawn(range(100), shards(image)[trace.info.rank])
         unknown = replace(drawn(range(100), lambda index: None), epoch=1)
-        return replace(trace, drawn=(known, unknown), loaders={0: loader()})
+        return replace(trace, drawn=(known, unknown), loaders={0: own_loader(trace)})
 
     assert result_of("DD302", with_ranks(healthy(2), add)).outcome is Outcome.CLEAN
 
@@ -197,7 +220,7 @@ def test_loaders_with_one_cause_are_one_finding() -> None:
 def test_loaders_of_one_number_that_are_not_the_same_are_not_compared() -> None:
     def add(trace):
         site = Site("/home/user/train.py", trace.info.rank, "train")
-        return replace(trace, drawn=(drawn(range(100)),), loaders={0: loader(site=site)})
+        return replace(trace, drawn=(drawn(range(100)),), loaders={0: own_loader(trace, site=site)})
 
     assert result_of("DD302", with_ranks(healthy(2), add)).outcome is Outcome.CLEAN
 
@@ -208,7 +231,7 @@ def test_only_ranks_that_reduce_together_are_compared() -> None:
     def add(trace, members):
         shared = drawn(range(100 * (trace.info.rank // 2), 100 * (trace.info.rank // 2 + 1)))
         group = next(GroupInfo("dp", ranks) for ranks in members if trace.info.rank in ranks)
-        return replace(trace, drawn=(shared,), ddp_groups=(group,), loaders={0: loader()})
+        return replace(trace, drawn=(shared,), ddp_groups=(group,), loaders={0: own_loader(trace)})
 
     def run(*members):
         return with_ranks(healthy(4), lambda trace: add(trace, members))
@@ -225,7 +248,7 @@ def test_a_sampler_that_repeats_its_own_samples_is_skipped() -> None:
         draws = Random(trace.info.rank).choices(range(200), k=100)
         own = drawn(sorted(set(draws)))
         own = replace(own, drawn=100, repeats=100 - len(own.indices))
-        return replace(trace, drawn=(own,), loaders={0: loader()})
+        return replace(trace, drawn=(own,), loaders={0: own_loader(trace)})
 
     result = result_of("DD302", with_ranks(healthy(2), add))
 
@@ -241,3 +264,19 @@ def test_sampling_with_replacement_is_skipped() -> None:
 
 def test_without_indices_it_is_skipped() -> None:
     assert result_of("DD302", simulate(lambda r, s: StepTimes())).outcome is Outcome.SKIPPED
+
+
+def test_many_ranks_are_compared_without_looking_at_every_pair() -> None:
+    """Of 200 ranks, 100 to 199 draw what 0 to 99 drew."""
+    shards = [range(100 * (rank % 100), 100 * (rank % 100) + 100) for rank in range(200)]
+    with patch.object(overlap, "_overlap", wraps=overlap._overlap) as compared:
+        (finding,) = result_of("DD302", run_with(shards, sampler_replicas=None)).findings
+
+    assert finding.culprits == tuple(range(200))
+    assert compared.call_count == 100
+
+
+def test_many_ranks_with_a_part_each_are_clean() -> None:
+    run = run_with([range(100 * rank, 100 * rank + 100) for rank in range(200)])
+
+    assert result_of("DD302", run).outcome is Outcome.CLEAN

@@ -293,3 +293,20 @@ def test_communication_hooks_are_named(group) -> None:
     model.register_comm_hook(None, fp16_compress_hook)
 
     assert private.communication_hooks(model) == ("fp16_compress_hook",)
+
+
+def test_the_seed_of_a_loader_s_workers_is_known_and_drawn_from_its_generator() -> None:
+    def seed_of(number: int) -> int | None:
+        generator = torch.Generator().manual_seed(number)
+        return private.base_seed(iter(DataLoader(torch.arange(4), generator=generator)))
+
+    assert seed_of(1) == seed_of(1)
+    assert seed_of(1) != seed_of(2)
+    assert isinstance(seed_of(1), int)
+
+
+@pytest.mark.parametrize("enable", [True, False])
+def test_a_join_context_says_whether_it_evens_out(group, enable: bool) -> None:
+    model = DistributedDataParallel(nn.Linear(2, 2))
+
+    assert private.evens_out(model.join(enable=enable)) is enable
