@@ -23,6 +23,7 @@ from ddpdoctor.wording import printable
 
 if TYPE_CHECKING:
     from ddpdoctor.diagnose import Diagnosis
+    from ddpdoctor.launchfacts import LaunchFacts
     from ddpdoctor.report import Report
 
 CLEAN: Final = 0
@@ -31,6 +32,16 @@ NO_VERDICT: Final = 2
 INTERNAL_ERROR: Final = 3
 
 _HELP = {"help_option_names": ["-h", "--help"]}
+_json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print the report object (schema_version 1)."
+)
+_fail_on_option = click.option(
+    "--fail-on",
+    type=click.Choice(["info", "warning", "error", "never"]),
+    default="warning",
+    show_default=True,
+    help="Least severity for which the exit status is 1.",
+)
 
 
 def main() -> None:
@@ -127,15 +138,9 @@ def run(torchrun_arguments: tuple[str, ...]) -> int:
 
 @cli.command(context_settings=_HELP)
 @click.argument("run", required=False, type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print the report object (schema_version 1).")
+@_json_option
 @click.option("--short", is_flag=True, help="Where a step goes and the finding to read first.")
-@click.option(
-    "--fail-on",
-    type=click.Choice(["info", "warning", "error", "never"]),
-    default="warning",
-    show_default=True,
-    help="Least severity for which the exit status is 1.",
-)
+@_fail_on_option
 @click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an internal error.")
 def report(run: Path | None, as_json: bool, short: bool, fail_on: str, verbose: bool) -> int:
     """Report on a recorded RUN; by default the newest one here."""
@@ -169,7 +174,7 @@ def _status(made: Report, fail_on: str) -> int:
         return INTERNAL_ERROR
     reason = why_no_verdict(made)
     if reason is not None:
-        _complain(f"no verdict on this run: {reason}")
+        _complain(f"no verdict on this {made.subject}: {reason}")
     return CLEAN if reason is None else NO_VERDICT
 
 
@@ -243,6 +248,90 @@ def _print_diagnoses(diagnoses: list[Diagnosis], *, stacks: bool) -> None:
             if index:
                 console.print()
             render(each, console, stacks=stacks)
+
+
+@cli.command(context_settings=_HELP)
+@click.option("--nnodes", type=click.IntRange(1), help="Meet one process a node; on each of them.")
+@click.option("--node-rank", type=click.IntRange(0), help="With --nnodes: the number of this node.")
+@click.option("--rdzv-endpoint", help="With --nnodes: HOST:PORT of node 0.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(1, 600),
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait for the others.",
+)
+@click.option(
+    "--script", type=click.Path(path_type=Path), help="Compare this program, too, over the ranks."
+)
+@click.option(
+    "--failing-nodes",
+    type=click.Path(path_type=Path),
+    default="failing_nodes.txt",
+    show_default=True,
+    help="Where hosts that are at fault are written, if any are.",
+)
+@_json_option
+@_fail_on_option
+def check(  # noqa: PLR0913  each is an option of the command line
+    nnodes: int | None,
+    node_rank: int | None,
+    rdzv_endpoint: str | None,
+    timeout_s: float,
+    script: Path | None,
+    failing_nodes: Path,
+    as_json: bool,
+    fail_on: str,
+) -> int:
+    """Look at the launch before training: ranks, devices, limits, versions, network.
+
+    Alone it looks at this node. Under the launcher of the job its ranks meet where those of the
+    training will, and tell who is missing or differs:
+
+        torchrun --nproc-per-node 4 -m ddpdoctor check
+
+    Where torchrun itself waits for a node, let one process a node meet:
+
+        ddpdoctor check --nnodes 2 --node-rank 0 --rdzv-endpoint HOST:29500
+    """
+    from ddpdoctor.checkup import check_launch, node_launch
+    from ddpdoctor.preflight.launcher import launch_of
+
+    given = node_launch(nnodes, node_rank, rdzv_endpoint) if nnodes else launch_of(os.environ)
+    checkup = check_launch(given, timeout_s, script)
+    if checkup.report is None or checkup.facts is None:  # another rank has said it
+        return NO_VERDICT if checkup.status is None else checkup.status
+    if as_json:
+        from ddpdoctor.report import to_json
+
+        _print(to_json(checkup.report))
+    else:
+        _print_launch(checkup.report, checkup.facts)
+    _write_failing_nodes(checkup.report, failing_nodes)
+    status = _status(checkup.report, fail_on)
+    checkup.tell_others(status)
+    return status
+
+
+def _print_launch(made: Report, facts: LaunchFacts) -> None:
+    from ddpdoctor.launch_text import render
+    from ddpdoctor.terminal import text_console
+
+    with reader_may_leave():
+        render(made, facts, text_console())
+
+
+def _write_failing_nodes(made: Report, path: Path) -> None:
+    from ddpdoctor.checkup import write_failing_nodes
+
+    try:
+        hosts = write_failing_nodes(made, path)
+    except OSError as error:
+        _complain(f"{path}: cannot be written ({error.strerror})")
+        return
+    if hosts:
+        _complain(f"{len(hosts)} failing node{'s' * (len(hosts) != 1)}, listed in {path}")
 
 
 @cli.command(context_settings=_HELP)
