@@ -18,8 +18,8 @@ from ddpdoctor.terminal import Columns, said
 
 NOT_MEASURED = "not measured"
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold blue"}
-_NAMES = (
-    "host", "ranks", "python", "torch", "GPUs", "CPUs", "memory", "/dev/shm", "files", "address",
+_NAMES = (  # the shared memory is only looked at
+    "host", "ranks", "python", "torch", "GPUs", "CPUs", "memory", "/dev/shm", "files", "address",  # noqa: S108
 )  # fmt: skip
 _SHOWN_HOSTS = 16
 _GIB = 2**30

@@ -69,7 +69,7 @@ class Check(Generic[Subject]):
 
 
 class Registry(Generic[Subject]):
-    """The checks of one subject (run, hang, launch), by code; `decorator` names them in the source."""
+    """The checks of one subject, by code; `decorator` names them in the source."""
 
     def __init__(self, decorator: str) -> None:
         self._decorator = decorator
@@ -91,6 +91,11 @@ class Registry(Generic[Subject]):
             return function
 
         return add
+
+    def of(self, module: str) -> Check[Subject]:
+        """The check that this module registers."""
+        importlib.import_module(module)
+        return next(c for c in self._checks.values() if c.function.__module__ == module)
 
     def __iter__(self) -> Iterator[Check[Subject]]:
         for module in _modules_with(f"@{self._decorator}("):
@@ -130,6 +135,11 @@ def hang_checks() -> list[Check[HangSnapshot]]:
 
 def launch_checks() -> list[Check[LaunchFacts]]:
     return list(_launch_checks)
+
+
+def launch_check_of(module: str) -> Check[LaunchFacts]:
+    """The launch check of one module here; no other is loaded."""
+    return _launch_checks.of(f"{__name__}.{module}")
 
 
 def all_checks() -> list[Check[Any]]:

@@ -78,12 +78,13 @@ def _missing(launch: LaunchFacts, met: Rendezvous) -> Finding:
     came = len(launch.ranks)
     silent = _silent_hosts(launch)
     verb = "is" if len(missing) == 1 else "are"
+    who = rank_list(missing, launch.unit)
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,
         message=(
             f"{came} of {launch.world_size} {launch.unit}s came to {met.address}:{met.port} within "
-            f"{met.waited_s:.0f} s; {rank_list(missing, launch.unit)} {verb} missing{_where(launch, silent)}"
+            f"{met.waited_s:.0f} s; {who} {verb} missing{_where(launch, silent)}"
         ),
         fix=(
             "Look at the log of the missing ranks: whether they were started, with this address, "
@@ -145,8 +146,8 @@ def _stuck_in_joining(snapshot: HangSnapshot, stuck: Joining) -> Finding:
             f"{snapshot.job.world_size} ranks to meet{master}; {rank_list(missing)} {here}"
         ),
         fix=(
-            "See on the other hosts whether these ranks run and with which MASTER_ADDR, MASTER_PORT "
-            "and WORLD_SIZE; `ddpdoctor check` on each node tests the way between them."
+            "See on the other hosts whether these ranks run, and with which MASTER_ADDR, "
+            "MASTER_PORT and WORLD_SIZE; `ddpdoctor check` on each node tests the way between them."
         ),
         culprits=missing,
         victims=tuple(number for each in seen if (number := each.number) is not None),

@@ -30,6 +30,7 @@ from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.launchfacts import UNLIMITED, LaunchFacts, Process
 
 MIB: Final = 2**20
+SHM: Final = "/dev/shm"  # noqa: S108  its size is looked at
 # Two workers with two prefetched batches each, of 64 images of 3 x 224 x 224 floats, are 147 MiB;
 # NCCL takes some 10 MiB a rank. A container has 64 MiB unless it is told otherwise.
 SHM_PER_RANK: Final = 256 * MIB
@@ -73,7 +74,7 @@ def _shm(processes: list[Process], ranks: int) -> Iterator[_Low]:
     fix = "start the container with --shm-size=8g or --ipc=host, or remount /dev/shm larger"
     if limits.shm_bytes is not None and limits.shm_bytes < needed:
         severity = Severity.ERROR if limits.shm_bytes < SHM_PER_RANK else Severity.WARNING
-        yield _Low("/dev/shm", limits.shm_bytes / MIB, "MiB", needed / MIB, fix, severity)
+        yield _Low(SHM, limits.shm_bytes / MIB, "MiB", needed / MIB, fix, severity)
     elif limits.shm_free_bytes is not None and limits.shm_free_bytes < SHM_LEAST_FREE:
         free = limits.shm_free_bytes / MIB
         clear = "remove what ended jobs left in /dev/shm"
@@ -116,9 +117,7 @@ def _finding(host: str, processes: list[Process], ranks: int, low: list[_Low]) -
     return Finding(
         severity=max(each.severity for each in low),
         confidence=Confidence.LIKELY,
-        message=(
-            f"{host} is set too low for {ranks} rank{'s' * (ranks != 1)} on it: {said}"
-        ),
+        message=(f"{host} is set too low for {ranks} rank{'s' * (ranks != 1)} on it: {said}"),
         fix=f"{fixes[0].upper()}{fixes[1:]}.",
         culprits=tuple(sorted({p.rank for p in processes if p.rank is not None})),
         hosts=(host,),

@@ -78,7 +78,9 @@ def _children(stats: dict[int, Stat], parent: int) -> list[Stat]:
 def _snapshot(pid: int, command: list[str], function: str, watched_s: float) -> HangSnapshot:
     nodes = _option(command, "nnodes")
     address, port = _option(command, "master-addr"), _option(command, "master-port")
-    endpoint = _option(command, "rdzv-endpoint") or (f"{address}:{port or 29500}" if address else "")
+    endpoint = _option(command, "rdzv-endpoint") or (
+        f"{address}:{port or 29500}" if address else ""
+    )
     launcher = WaitingLauncher(pid, function, nodes, endpoint)
     job = Job(endpoint, _option(command, "rdzv-id"), pid, None)
     return HangSnapshot(job, socket.gethostname(), (), watched_s=watched_s, launcher=launcher)

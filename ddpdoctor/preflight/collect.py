@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 from ddpdoctor.launchfacts import Process
@@ -16,9 +17,7 @@ from ddpdoctor.preflight.limits import limits
 
 def this_process(launch: Launch, script: Path | None = None) -> Process:
     """What is true of this process now; of a script, its hash and that of files beside it."""
-    variables = dict(os.environ)
-    devices = visible_devices(variables)
-    return Process(
+    process = Process(
         host=socket.gethostname(),
         pid=os.getpid(),
         network_id=kernel_id("net"),
@@ -27,16 +26,24 @@ def this_process(launch: Launch, script: Path | None = None) -> Process:
         local_rank=launch.local_rank,
         local_world_size=launch.local_world_size,
         node_rank=launch.node_rank,
-        environment=own.environment(variables),
+        environment=own.environment(dict(os.environ)),
         versions=own.versions(),
         code=_code(script) if script else {},
-        command=own.command_line(_command()),
-        devices=devices,
         cpus=len(os.sched_getaffinity(0)),
-        limits=limits(),
-        network=network(),
         problems=launch.problems,
         unit=launch.unit,
+    )
+    return of_this_node(process)
+
+
+def of_this_node(process: Process) -> Process:
+    """With its command line, the GPUs it sees, its limits and its network."""
+    return replace(
+        process,
+        command=own.command_line(_command()),
+        devices=visible_devices(dict(os.environ)),
+        limits=limits(),
+        network=network(),
     )
 
 

@@ -1,4 +1,4 @@
-"""Network interfaces of this host and their addresses, names resolved, all within a bounded time."""
+"""Network interfaces of this host and their addresses; names resolved within a bounded time."""
 
 from __future__ import annotations
 

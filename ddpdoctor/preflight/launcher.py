@@ -1,4 +1,4 @@
-"""What the launcher told this process: rank, world size, where to meet; and what cannot be right."""
+"""What the launcher told this process: rank, world size, where to meet; and what is impossible."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Launch:
 
 def launch_of(variables: Mapping[str, str]) -> Launch:
     """By the variables of torchrun, or of Slurm where those are not set."""
-    given = [name for name in _TORCHRUN if name in variables]
-    if given:
-        return _judged(_by_torchrun(variables), variables, given)
+    if "RANK" in variables or "WORLD_SIZE" in variables:
+        return _judged(_by_torchrun(variables), variables)
     if "SLURM_PROCID" in variables and _number(variables, "SLURM_NTASKS") not in (None, 1):
         return _by_slurm(variables)
-    return Launch(nodes=expand_nodes(variables.get("SLURM_JOB_NODELIST", "")))
+    port = _number(variables, "MASTER_PORT")
+    return Launch(port=port, nodes=expand_nodes(variables.get("SLURM_JOB_NODELIST", "")))
 
 
 def _by_torchrun(variables: Mapping[str, str]) -> Launch:
@@ -88,33 +88,38 @@ def _by_slurm(variables: Mapping[str, str]) -> Launch:
     )
 
 
-def _judged(launch: Launch, variables: Mapping[str, str], given: list[str]) -> Launch:
+def _judged(launch: Launch, variables: Mapping[str, str]) -> Launch:
     """With what is wrong in the variables themselves; impossible numbers are then left out."""
-    problems = [f"{name} is not set" for name in _TORCHRUN if name not in given]
-    for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"):
-        if name in variables and _number(variables, name) is None:
-            problems.append(f"{name}={variables[name][:40]!r} is no number that it can be")
+    problems = [f"{name} is not set" for name in _TORCHRUN if name not in variables]
+    problems += [
+        f"{name}={variables[name][:40]!r} is no number that it can be"
+        for name in ("RANK", "WORLD_SIZE", "MASTER_PORT")
+        if name in variables and _number(variables, name) is None
+    ]
     if launch.world_size == 0:
         problems.append("WORLD_SIZE is 0")
         launch = replace(launch, world_size=None)
     rank, world_size = launch.rank, launch.world_size
     if rank is not None and world_size is not None and rank >= world_size:
         problems.append(f"RANK={rank} is not below WORLD_SIZE={world_size}")
-    if "TORCHELASTIC_RUN_ID" not in variables:  # under torchrun Slurm's tasks are nodes
-        problems += _against_slurm(launch, variables)
+    problems += against_slurm(launch.rank, launch.world_size, variables)
     return replace(launch, problems=tuple(problems))
 
 
-def _against_slurm(launch: Launch, variables: Mapping[str, str]) -> list[str]:
+def against_slurm(
+    rank: int | None, world_size: int | None, variables: Mapping[str, str]
+) -> list[str]:
     """Where each task of Slurm is a rank, its numbers must be those of the job."""
+    if "TORCHELASTIC_RUN_ID" in variables:  # under torchrun the tasks are nodes
+        return []
     tasks, task = _number(variables, "SLURM_NTASKS"), _number(variables, "SLURM_PROCID")
     if tasks is None or task is None or "SLURM_STEP_ID" not in variables:
         return []
     problems = []
-    if launch.world_size is not None and launch.world_size != tasks:
-        problems.append(f"WORLD_SIZE={launch.world_size}, but Slurm started {tasks} tasks")
-    if launch.rank is not None and launch.rank != task:
-        problems.append(f"RANK={launch.rank}, but SLURM_PROCID={task}")
+    if world_size is not None and world_size != tasks:
+        problems.append(f"WORLD_SIZE={world_size}, but Slurm started {tasks} tasks")
+    if rank is not None and rank != task:
+        problems.append(f"RANK={rank}, but SLURM_PROCID={task}")
     return problems
 
 

@@ -73,7 +73,7 @@ def _cgroups(root: Path, controller: str) -> Iterator[Path]:
     """Folders of this process's cgroup for a controller and of those around it, both versions."""
     mounted = root / "sys/fs/cgroup"
     for line in _read(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers not in ("", controller) and controller not in controllers.split(","):
             continue
         top = mounted / controllers if controllers else mounted

@@ -7,10 +7,10 @@ of the training apart keeps these apart, too. No process group is made.
 from __future__ import annotations
 
 import datetime
+import os
 import socket
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -66,6 +66,7 @@ class Meeting:
     """One process's part in it. Raises TorchMissing: the store is torch's."""
 
     def __init__(self, launch: Launch, own: Process, timeout_s: float) -> None:
+        _import_torch()  # takes seconds, which are nobody's delay
         self._launch = launch
         self._began = time.monotonic()
         self._deadline = self._began + timeout_s
@@ -75,8 +76,12 @@ class Meeting:
         self.judges = False
         self.is_late = False
         self.rendezvous = self._open(launch.address or "", launch.port or 0)
-        if self._store is not None:
-            self._join(own)
+        if self.rendezvous.reach is Reach.REACHED:
+            try:
+                self._join(own)
+            except (OSError, RuntimeError):  # it was there, and answers no more
+                self._store = None
+                self.rendezvous = replace(self.rendezvous, reach=Reach.FOREIGN)
 
     def _open(self, address: str, port: int) -> Rendezvous:
         met = Rendezvous(address, port, Reach.NO_NAME, resolve(address))
@@ -87,8 +92,9 @@ class Meeting:
         return replace(met, waited_s=self.waited_s)
 
     def _listen(self, address: str, port: int) -> Reach:
+        """Rank 0's part: it serves the store, and is a client of it at its own address."""
         try:
-            self._store = self._bounded(lambda: _store(address, port, listens=True))
+            self._store = self._made(address, port, _ANSWER_S, listens=True)
         except (OSError, RuntimeError) as error:
             if "EADDRINUSE" not in str(error):
                 return Reach.NO_ANSWER  # it listens, and its own address does not lead there
@@ -102,46 +108,32 @@ class Meeting:
     def _store_of_another(self, address: str, port: int) -> Any:
         """The store of another process that is rank 0 of this job, too; else None."""
         try:
-            store = self._bounded(lambda: _store(address, port, listens=False))
+            store = self._made(address, port, _ANSWER_S, listens=False)
             return store if store is not None and store.check([f"{self._prefix}/open"]) else None
         except (OSError, RuntimeError):
             return None
 
     def _come(self, met: Rendezvous) -> Reach:
-        reach = Reach.NO_ANSWER
-        while self._left_s() > 0:
-            try:
-                socket.create_connection((met.address, met.port), _CONNECT_S).close()
-            except ConnectionRefusedError:
-                reach = Reach.REFUSED
-            except OSError:
-                reach = Reach.NO_ANSWER
-            else:
-                return self._enter(met)
-            time.sleep(_LOOK_EVERY_S)
-        return reach
-
-    def _enter(self, met: Rendezvous) -> Reach:
         try:
-            self._store = self._bounded(lambda: _store(met.address, met.port, listens=False))
+            self._store = self._made(met.address, met.port, self._left_s(), listens=False)
         except (OSError, RuntimeError):
-            return Reach.FOREIGN
-        return Reach.FOREIGN if self._store is None else Reach.REACHED
+            self._store = None
+        return Reach.REACHED if self._store is not None else _why_not(met.address, met.port)
 
-    def _bounded(self, make: Callable[[], Any]) -> Any:
-        """What `make` returns or raises, or None when it takes longer than a store that works."""
+    def _made(self, address: str, port: int, seconds: float, *, listens: bool) -> Any:
+        """A store within so many seconds, or None; what torch raises is raised here."""
         found: list[Any] = []
         errors: list[OSError | RuntimeError] = []
 
-        def call() -> None:
+        def make() -> None:
             try:
-                found.append(make())
+                found.append(_store(address, port, max(1.0, seconds), listens=listens))
             except (OSError, RuntimeError) as error:
                 errors.append(error)
 
-        making = threading.Thread(target=call, name="ddpdoctor-store", daemon=True)
+        making = threading.Thread(target=make, name="ddpdoctor-store", daemon=True)
         making.start()
-        making.join(2 * _ANSWER_S)
+        making.join(seconds + _ANSWER_S)
         if errors:
             raise errors[0]
         return found[0] if found else None
@@ -218,13 +210,33 @@ class Meeting:
         return self._deadline - time.monotonic()
 
 
-def _store(address: str, port: int, *, listens: bool) -> Any:
+def _why_not(address: str, port: int) -> Reach:
+    """What a plain connection meets there now."""
     try:
-        import torch.distributed as dist
+        socket.create_connection((address, port), _CONNECT_S).close()
+    except ConnectionRefusedError:
+        return Reach.REFUSED
+    except OSError:
+        return Reach.NO_ANSWER
+    return Reach.FOREIGN
+
+
+def _import_torch() -> None:
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # each try of the store is logged else
+    try:
+        import torch.distributed  # noqa: F401
     except ImportError as error:
         raise TorchMissing(
             "ranks meet over torch's store, and torch is not installed here; `ddpdoctor check` "
             "without RANK and WORLD_SIZE looks at this node alone"
         ) from error
-    answer = datetime.timedelta(seconds=_ANSWER_S)
-    return dist.TCPStore(address, port, None, listens, answer, wait_for_workers=False)
+
+
+def _store(address: str, port: int, seconds: float, *, listens: bool) -> Any:
+    from torch import distributed
+
+    tcp_store: Any = distributed.TCPStore  # type: ignore[attr-defined]
+    patience = datetime.timedelta(seconds=seconds)
+    store = tcp_store(address, port, None, listens, patience, wait_for_workers=False)
+    store.set_timeout(datetime.timedelta(seconds=_ANSWER_S))
+    return store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 
 from ddpdoctor.events import (
@@ -18,6 +18,7 @@ from ddpdoctor.events import (
     Site,
     Stall,
 )
+from ddpdoctor.launchfacts import Process
 from ddpdoctor.schedule import Switch
 
 
@@ -48,6 +49,10 @@ class FactsFile:
     def drawn(self, drawn: DrawnIndices) -> None:
         """What a loader drew in an epoch so far; a later one of that epoch replaces it."""
         self._write("drawn", drawn)
+
+    def process(self, process: Process) -> None:
+        """Device, limits, network and command line; what the header has is not repeated."""
+        self._write("process", replace(process, environment={}, versions={}, code={}))
 
     def clock(self, offset: ClockOffset) -> None:
         self._write("clock", offset)

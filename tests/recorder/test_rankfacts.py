@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpdoctor.recorder.rankfacts import environment
+from ddpdoctor.preflight.environment import environment
 
 
 def test_only_listed_variables_are_kept() -> None:
