@@ -11,6 +11,9 @@ from ddpdoctor.launchfacts import MOST_RANKS
 
 DEFAULT_PORT: Final = 29500  # torch's own
 _MOST_NODES: Final = 4096
+_MOST_TEXT: Final = 16 * 1024
+_NODES: Final = re.compile(r"[A-Za-z0-9._-]+(?:\[[0-9,-]+\])?")
+_NODELIST: Final = re.compile(rf"{_NODES.pattern}(?:,{_NODES.pattern})*")
 _TORCHRUN: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -133,9 +136,11 @@ def _number(variables: Mapping[str, str], name: str) -> int | None:
 
 
 def expand_nodes(nodelist: str) -> tuple[str, ...]:
-    """Slurm's `node[01-03,7],login` as host names, as far as it is written so."""
+    """Slurm's `node[01-03,7],login` as host names; none where it is written otherwise."""
     found: list[str] = []
-    for part in re.findall(r"[^,\[\]\s]+(?:\[[0-9,\-]*\])?", nodelist[:4096]):
+    if not _NODELIST.fullmatch(nodelist[:_MOST_TEXT]):
+        return ()
+    for part in _NODES.findall(nodelist[:_MOST_TEXT]):
         prefix, bracket, ranges = part.rstrip("]").partition("[")
         if not bracket:
             found.append(prefix)
