@@ -12,7 +12,7 @@ from rich.text import Text
 from ddpdoctor.checks import CheckResult, Outcome
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.ifnames import cards
-from ddpdoctor.launchfacts import UNLIMITED, LaunchFacts, Process, Rendezvous
+from ddpdoctor.launchfacts import UNLIMITED, LaunchFacts, Process, Reach, Rendezvous
 from ddpdoctor.report import Report
 from ddpdoctor.terminal import Columns, said
 
@@ -48,6 +48,8 @@ def _headline(facts: LaunchFacts) -> str:
     met = facts.rendezvous
     if met is None:
         return f"ddpdoctor · this node alone: {facts.processes[0].host}"
+    if met.reach is not Reach.REACHED:
+        return f"ddpdoctor · {facts.processes[0].label} met nobody at {_where(met)}"
     came = len(facts.ranks)
     return f"ddpdoctor · {came} of {facts.world_size} {facts.unit}s met at {_where(met)}"
 

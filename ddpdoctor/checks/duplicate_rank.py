@@ -25,15 +25,15 @@ from collections.abc import Iterator, Sequence
 from ddpdoctor.checks import NotEnoughData, hang_check, launch_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.hang.snapshot import HangSnapshot
-from ddpdoctor.launchfacts import LaunchFacts, Process
+from ddpdoctor.launchfacts import LaunchFacts, Process, Reach
 from ddpdoctor.wording import rank_list
 
 
 @launch_check("DD401", "duplicate-rank")
 def duplicate_rank(launch: LaunchFacts) -> Iterator[Finding]:
     ranks = launch.ranks
-    if launch.rendezvous is None or not ranks:
-        raise NotEnoughData("no other rank was asked for")
+    if launch.rendezvous is None or launch.rendezvous.reach is not Reach.REACHED:
+        raise NotEnoughData("no other rank was met")
     for rank, processes in ranks.items():
         if len(processes) > 1:
             places = [f"pid {process.pid} on {process.host}" for process in processes]

@@ -45,6 +45,8 @@ def rendezvous_incomplete(launch: LaunchFacts) -> Iterator[Finding]:
     met = launch.rendezvous
     if met is None:
         raise NotEnoughData("no other rank was asked for")
+    if met.reach in (Reach.TAKEN, Reach.FOREIGN, Reach.NO_NAME):
+        raise NotEnoughData("the ranks have no place to meet, which is DD408")
     if met.reach in _WHY and launch.processes[0].rank != 0:
         yield _unreachable(launch.processes[0], met)
     elif met.reach is Reach.REACHED and launch.missing and not _has_another_cause(launch):

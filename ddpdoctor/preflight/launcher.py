@@ -40,7 +40,8 @@ class Launch:
         return (
             self.rank is not None
             and self.world_size is not None
-            and (self.world_size > 1 or self.rank > 0)
+            and self.rank < self.world_size
+            and self.world_size > 1
             and self.address is not None
             and self.port is not None
         )
@@ -105,25 +106,22 @@ def _judged(launch: Launch, variables: Mapping[str, str]) -> Launch:
     rank, world_size = launch.rank, launch.world_size
     if rank is not None and world_size is not None and rank >= world_size:
         problems.append(f"RANK={rank} is not below WORLD_SIZE={world_size}")
-    problems += against_slurm(launch.rank, launch.world_size, variables)
+    problems += against_slurm(launch.world_size, variables, may_spawn=False)
     return replace(launch, problems=tuple(problems))
 
 
 def against_slurm(
-    rank: int | None, world_size: int | None, variables: Mapping[str, str]
+    world_size: int | None, variables: Mapping[str, str], *, may_spawn: bool
 ) -> list[str]:
-    """Where each task of Slurm is a rank, its numbers must be those of the job."""
-    if "TORCHELASTIC_RUN_ID" in variables:  # under torchrun the tasks are nodes
+    """What is wrong where each task of Slurm is a rank, or spawns several of them."""
+    tasks = _number(variables, "SLURM_NTASKS")
+    if "TORCHELASTIC_RUN_ID" in variables or "SLURM_STEP_ID" not in variables:
+        return []  # a task that starts torchrun is a node; without a step nothing was started
+    if tasks is None or world_size is None or world_size == tasks:
         return []
-    tasks, task = _number(variables, "SLURM_NTASKS"), _number(variables, "SLURM_PROCID")
-    if tasks is None or task is None or "SLURM_STEP_ID" not in variables:
+    if world_size > tasks and may_spawn:
         return []
-    problems = []
-    if world_size is not None and world_size != tasks:
-        problems.append(f"WORLD_SIZE={world_size}, but Slurm started {tasks} tasks")
-    if rank is not None and rank != task:
-        problems.append(f"RANK={rank}, but SLURM_PROCID={task}")
-    return problems
+    return [f"WORLD_SIZE={world_size}, but Slurm started {tasks} tasks"]
 
 
 def _number(variables: Mapping[str, str], name: str) -> int | None:

@@ -81,9 +81,8 @@ class LaunchWatch:
             return
 
     def _own_facts(self) -> Process:
-        info = self._info
-        process = of_this_node(process_of(info))
-        slurm = against_slurm(info.rank, info.world_size, os.environ)
+        process = of_this_node(process_of(self._info))
+        slurm = against_slurm(self._info.world_size, os.environ, may_spawn=True)
         return replace(process, device=self._device, problems=tuple(slurm))
 
     def _all(self, store: Any) -> LaunchFacts:

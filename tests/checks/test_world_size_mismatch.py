@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddpdoctor.launchfacts import LaunchFacts
-from ddpdoctor.preflight.launcher import launch_of
+from ddpdoctor.preflight.launcher import against_slurm, launch_of
 from tests.launch_builders import codes, launch, only_finding, process
 
 HAND_SET = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
@@ -67,6 +67,13 @@ def test_variables_that_cannot_be_right(variables: dict[str, str], problem: str)
 )  # fmt: skip
 def test_variables_that_fit_have_no_problem(variables: dict[str, str]) -> None:
     assert launch_of(HAND_SET | variables).problems == ()
+
+
+def test_a_task_of_slurm_may_spawn_several_ranks_but_not_be_less_than_one() -> None:
+    step = {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "2"}
+
+    assert against_slurm(8, step, may_spawn=True) == []
+    assert against_slurm(1, step, may_spawn=True) == ["WORLD_SIZE=1, but Slurm started 2 tasks"]
 
 
 def test_ranks_that_agree_are_clean() -> None:
