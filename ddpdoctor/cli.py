@@ -12,36 +12,30 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from ddpdoctor import __version__
+from ddpdoctor.cli_check import check as check_launch
 from ddpdoctor.errors import DdpDoctorError
+from ddpdoctor.output import CLEAN, FINDINGS, INTERNAL_ERROR, NO_VERDICT
+from ddpdoctor.output import HELP as _HELP
+from ddpdoctor.output import complain as _complain
+from ddpdoctor.output import fail_on_option as _fail_on_option
+from ddpdoctor.output import finds as _finds
+from ddpdoctor.output import json_option as _json_option
+from ddpdoctor.output import names_crashes as _names_crashes
+from ddpdoctor.output import printable_lines as _printable_lines
+from ddpdoctor.output import say as _print
+from ddpdoctor.output import status_of as _status
+from ddpdoctor.output import warn as _warn
 from ddpdoctor.streams import accept_any_text, reader_may_leave
 from ddpdoctor.wording import printable
 
 if TYPE_CHECKING:
     from ddpdoctor.diagnose import Diagnosis
-    from ddpdoctor.launchfacts import LaunchFacts
     from ddpdoctor.report import Report
-
-CLEAN: Final = 0
-FINDINGS: Final = 1
-NO_VERDICT: Final = 2
-INTERNAL_ERROR: Final = 3
-
-_HELP = {"help_option_names": ["-h", "--help"]}
-_json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print the report object (schema_version 1)."
-)
-_fail_on_option = click.option(
-    "--fail-on",
-    type=click.Choice(["info", "warning", "error", "never"]),
-    default="warning",
-    show_default=True,
-    help="Least severity for which the exit status is 1.",
-)
 
 
 def main() -> None:
@@ -70,20 +64,6 @@ def main() -> None:
     sys.exit(status if isinstance(status, int) else CLEAN)
 
 
-def _print(text: str) -> None:
-    with reader_may_leave():
-        click.echo(text)
-
-
-def _warn(text: str) -> None:
-    with reader_may_leave():
-        click.echo(text, err=True)
-
-
-def _complain(sentence: str) -> None:
-    _warn(f"ddpdoctor: {printable(sentence)}")
-
-
 def _fail(sentence: str, status: int) -> NoReturn:
     _complain(sentence)
     sys.exit(status)
@@ -94,10 +74,6 @@ def _show(error: click.ClickException) -> None:
     shown = io.StringIO()
     error.show(shown)
     _warn(_printable_lines(shown.getvalue().rstrip()))
-
-
-def _printable_lines(text: str) -> str:
-    return "\n".join(printable(line) for line in text.replace("\t", "    ").split("\n"))
 
 
 @click.group(context_settings=_HELP)
@@ -165,35 +141,6 @@ def _print_text(made: Report, *, short: bool) -> None:
         render(made, text_console(), short=short)
 
 
-def _status(made: Report, fail_on: str) -> int:
-    from ddpdoctor.report import why_no_verdict
-
-    if _finds(made, fail_on):
-        return FINDINGS
-    if _names_crashes(made):
-        return INTERNAL_ERROR
-    reason = why_no_verdict(made)
-    if reason is not None:
-        _complain(f"no verdict on this {made.subject}: {reason}")
-    return CLEAN if reason is None else NO_VERDICT
-
-
-def _finds(made: Report, fail_on: str) -> bool:
-    from ddpdoctor.findings import Severity
-    from ddpdoctor.report import exceeds
-
-    return exceeds(made, None if fail_on == "never" else Severity[fail_on.upper()])
-
-
-def _names_crashes(made: Report) -> bool:
-    """Whether a check crashed: what it would have found is not known."""
-    from ddpdoctor.report import crashed
-
-    for result in crashed(made):
-        _complain(f"check {result.code} {result.name} crashed, please report it: {result.reason}")
-    return bool(crashed(made))
-
-
 @cli.command(context_settings=_HELP)
 @click.option("--pid", type=int, help="Only the job of this process: a rank, or its launcher.")
 @click.option(
@@ -250,88 +197,7 @@ def _print_diagnoses(diagnoses: list[Diagnosis], *, stacks: bool) -> None:
             render(each, console, stacks=stacks)
 
 
-@cli.command(context_settings=_HELP)
-@click.option("--nnodes", type=click.IntRange(1), help="Meet one process a node; on each of them.")
-@click.option("--node-rank", type=click.IntRange(0), help="With --nnodes: the number of this node.")
-@click.option("--rdzv-endpoint", help="With --nnodes: HOST:PORT of node 0.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(1, 600),
-    default=60.0,
-    show_default=True,
-    help="Seconds to wait for the others.",
-)
-@click.option(
-    "--script", type=click.Path(path_type=Path), help="Compare this program, too, over the ranks."
-)
-@click.option(
-    "--failing-nodes",
-    type=click.Path(path_type=Path),
-    default="failing_nodes.txt",
-    show_default=True,
-    help="Where hosts that are at fault are written, if any are.",
-)
-@_json_option
-@_fail_on_option
-def check(  # noqa: PLR0913  each is an option of the command line
-    nnodes: int | None,
-    node_rank: int | None,
-    rdzv_endpoint: str | None,
-    timeout_s: float,
-    script: Path | None,
-    failing_nodes: Path,
-    as_json: bool,
-    fail_on: str,
-) -> int:
-    """Look at the launch before training: ranks, devices, limits, versions, network.
-
-    Alone it looks at this node. Under the launcher of the job its ranks meet where those of the
-    training will, and tell who is missing or differs:
-
-        torchrun --nproc-per-node 4 -m ddpdoctor check
-
-    Where torchrun itself waits for a node, let one process a node meet:
-
-        ddpdoctor check --nnodes 2 --node-rank 0 --rdzv-endpoint HOST:29500
-    """
-    from ddpdoctor.checkup import check_launch, node_launch
-    from ddpdoctor.preflight.launcher import launch_of
-
-    given = node_launch(nnodes, node_rank, rdzv_endpoint) if nnodes else launch_of(os.environ)
-    checkup = check_launch(given, timeout_s, script)
-    if checkup.report is None or checkup.facts is None:  # another rank has said it
-        return NO_VERDICT if checkup.status is None else checkup.status
-    if as_json:
-        from ddpdoctor.report import to_json
-
-        _print(to_json(checkup.report))
-    else:
-        _print_launch(checkup.report, checkup.facts)
-    _write_failing_nodes(checkup.report, failing_nodes)
-    status = _status(checkup.report, fail_on)
-    checkup.tell_others(status)
-    return status
-
-
-def _print_launch(made: Report, facts: LaunchFacts) -> None:
-    from ddpdoctor.launch_text import render
-    from ddpdoctor.terminal import text_console
-
-    with reader_may_leave():
-        render(made, facts, text_console())
-
-
-def _write_failing_nodes(made: Report, path: Path) -> None:
-    from ddpdoctor.checkup import write_failing_nodes
-
-    try:
-        hosts = write_failing_nodes(made, path)
-    except OSError as error:
-        _complain(f"{path}: cannot be written ({error.strerror})")
-        return
-    if hosts:
-        _complain(f"{len(hosts)} failing node{'s' * (len(hosts) != 1)}, listed in {path}")
+cli.add_command(check_launch)
 
 
 @cli.command(context_settings=_HELP)

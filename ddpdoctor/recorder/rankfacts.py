@@ -19,7 +19,6 @@ from ddpdoctor.recorder.callsite import is_user_file
 from ddpdoctor.recorder.timers import CUDA_EVENT, HOST
 
 
-
 def rank_info(rank: int, world_size: int, device: torch.device) -> RankInfo:
     """The facts of this process, taken once, when recording begins."""
     return RankInfo(
