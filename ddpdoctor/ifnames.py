@@ -39,8 +39,8 @@ def problem_of(variable: str, process: Process, *, spans_hosts: bool) -> str | N
     if spans_hosts and all(each.kind is not InterfaceKind.CARD for each in usable):
         first = usable[0]
         return (
-            f"{variable}={value} is {_article(first)} ({first.name}, {first.address}), which does "
-            "not lead to other hosts"
+            f"{variable}={value} is {_named(first.kind)} ({first.name}, {first.address}), which "
+            "does not lead to other hosts"
         )
     return None
 
@@ -58,16 +58,14 @@ def default_problem(process: Process) -> str | None:
         return None
     if address is None:
         return "its own host name has no address, so gloo falls back to loopback"
-    wrong = [i for i in process.network.interfaces if i.kind is not InterfaceKind.CARD]
-    for interface in wrong:
-        if interface.address == address or _is_loopback(address):
-            kind = InterfaceKind.LOOPBACK if _is_loopback(address) else interface.kind
-            what = "loopback" if kind is InterfaceKind.LOOPBACK else "a container's bridge"
-            return (
-                f"its own host name leads to {address}, {what}: gloo would tell the other hosts "
-                "to connect there"
-            )
-    return None
+    kinds = {each.address: each.kind for each in process.network.interfaces}
+    kind = InterfaceKind.LOOPBACK if is_loopback(address) else kinds.get(address)
+    if kind is None or kind is InterfaceKind.CARD:
+        return None
+    return (
+        f"its own host name leads to {address}, {_named(kind)}: gloo would tell the other hosts to "
+        "connect there"
+    )
 
 
 def cards(network: Network) -> tuple[Interface, ...]:
@@ -79,12 +77,12 @@ def cards(network: Network) -> tuple[Interface, ...]:
     )
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
     return address.startswith("127.") or address == "::1"
 
 
-def _article(interface: Interface) -> str:
-    return "loopback" if interface.kind is InterfaceKind.LOOPBACK else "a container's bridge"
+def _named(kind: InterfaceKind) -> str:
+    return "loopback" if kind is InterfaceKind.LOOPBACK else "a container's bridge"
 
 
 def _names(network: Network) -> str:

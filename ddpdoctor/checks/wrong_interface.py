@@ -27,7 +27,7 @@ from typing import Final
 
 from ddpdoctor.checks import launch_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
-from ddpdoctor.ifnames import GLOO, NCCL, cards, default_problem, problem_of
+from ddpdoctor.ifnames import GLOO, NCCL, cards, default_problem, is_loopback, problem_of
 from ddpdoctor.launchfacts import (
     LaunchFacts,
     PortHolder,
@@ -73,13 +73,13 @@ def _interfaces(launch: LaunchFacts) -> Iterator[Finding]:
 
 
 def _problems(process: Process, *, spans_hosts: bool) -> Iterator[tuple[str, Severity]]:
-    """The variable of the backend in use weighs more; NCCL's helper groups use gloo, too."""
+    """The variable of the other backend is a hint. With a backend the ranks came together."""
     for variable, other in ((GLOO, "nccl"), (NCCL, "gloo")):
         problem = problem_of(variable, process, spans_hosts=spans_hosts)
         unused = process.backend == other or (variable == NCCL and not process.devices)
         if problem is not None:
-            yield problem, Severity.WARNING if unused else Severity.ERROR
-    by_itself = default_problem(process) if spans_hosts else None
+            yield problem, Severity.INFO if unused else Severity.ERROR
+    by_itself = default_problem(process) if spans_hosts and not process.backend else None
     if by_itself is not None:
         yield by_itself, Severity.WARNING if process.devices else Severity.ERROR
 
@@ -88,7 +88,7 @@ def _address(launch: LaunchFacts, met: Rendezvous) -> Iterator[Finding]:
     first = launch.processes[0]
     if met.reach is Reach.NO_NAME:
         yield _at_address(f"{met.address} leads to no address on {first.host}", met, first)
-    elif launch.spans_hosts and all(_is_loopback(address) for address in met.resolved):
+    elif launch.spans_hosts and all(is_loopback(address) for address in met.resolved):
         yield _at_address(f"{met.address} is loopback, and the ranks are on several hosts", met)
     elif met.reach is Reach.TAKEN:
         holder = met.holder or PortHolder(met.port)
@@ -125,10 +125,6 @@ def _port_held(holder: PortHolder, process: Process, severity: Severity) -> Find
         fix=_OTHER_PORT,
         culprits=_ranks([process]) if severity is not Severity.INFO else (),
     )
-
-
-def _is_loopback(address: str) -> bool:
-    return address.startswith("127.") or address == "::1"
 
 
 def _who(processes: list[Process]) -> str:

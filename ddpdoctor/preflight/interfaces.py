@@ -92,10 +92,3 @@ def resolve(name: str, timeout_s: float = RESOLVE_S) -> tuple[str, ...]:
     asking.start()
     asking.join(timeout_s)
     return tuple(dict.fromkeys(found))
-
-
-def is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False

@@ -24,6 +24,7 @@ from ddpdoctor.preflight.collect import of_this_node
 from ddpdoctor.preflight.launcher import against_slurm
 from ddpdoctor.preflight.meeting import decoded, encoded
 from ddpdoctor.recorder import _torch_private as private
+from ddpdoctor.recorder.guard import Guard
 
 log = logging.getLogger("ddpdoctor")
 
@@ -69,16 +70,18 @@ class LaunchWatch:
             self._thread.join(timeout=_STOP_S)
 
     def _run(self) -> None:
+        """Where the store has no clone or is gone, or a file is closed, nothing is said."""
+        Guard(lambda error: log.info("ddpdoctor: launch not compared (%s)", error)).run(
+            self._compare
+        )
+
+    def _compare(self) -> None:
         own = self._own_facts()
-        try:
-            self._tell(own)
-            store = private.store_of_its_own()
-            store.set(f"{_PREFIX}/{self._info.rank}", encoded(own))
-            if self._info.rank == 0:
-                self._warn(self._all(store))
-        except (AttributeError, RuntimeError, OSError, ValueError):
-            # the store has no clone or is gone, or the facts' file is closed: nothing is said
-            return
+        self._tell(own)
+        store = private.store_of_its_own()
+        store.set(f"{_PREFIX}/{self._info.rank}", encoded(own))
+        if self._info.rank == 0:
+            self._warn(self._all(store))
 
     def _own_facts(self) -> Process:
         process = of_this_node(process_of(self._info))
@@ -92,7 +95,10 @@ class LaunchWatch:
         while not store.check(keys) and time.monotonic() < deadline:
             if self._stop.wait(_LOOK_EVERY_S):
                 break
-        found = [decoded(store.get(key)) for key in keys if store.check([key])]
+        present = [key for key in keys if store.check([key])]
+        found = [decoded(store.get(key)) for key in present]
+        for key in present:  # of many ranks they would be megabytes, for the rest of the job
+            store.delete_key(key)
         processes = tuple(process for process in found if process is not None)
         return LaunchFacts(processes, self._info.world_size)
 

@@ -88,6 +88,21 @@ def test_the_same_host_name_is_no_matter_where_the_card_is_named() -> None:
     assert codes(launch(process(0, network=network), process(1, network=network))) == []
 
 
+def test_ranks_that_came_together_do_not_doubt_their_address() -> None:
+    interfaces = process(1, "node1").network.interfaces
+    network = Network(interfaces, "127.0.1.1")
+
+    assert codes(two_hosts(network=network, backend="gloo")) == []
+
+
+def test_the_variable_of_the_other_backend_is_a_hint() -> None:
+    wrong = {"NCCL_SOCKET_IFNAME": "ib9"}
+
+    _, finding = only_finding(two_hosts(environment=wrong, backend="gloo"))
+
+    assert finding.severity is Severity.INFO
+
+
 def test_a_port_that_another_job_holds() -> None:
     holder = PortHolder(29500, 4242, "python other.py")
     facts = LaunchFacts((process(0),), 2, met(Reach.TAKEN, holder=holder))
