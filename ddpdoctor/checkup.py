@@ -38,13 +38,15 @@ class Checkup:
             self.meeting.publish(status)
 
 
-def node_launch(nodes: int, node_rank: int | None, endpoint: str | None) -> Launch:
+def node_launch(nodes: int | None, node_rank: int | None, endpoint: str | None) -> Launch:
     """A meeting of one process a node, without a launcher. Raises BadLaunch."""
-    if node_rank is None or not 0 <= node_rank < nodes:
-        raise BadLaunch("--nnodes needs --node-rank: the number of this node, from 0")
+    if nodes is None or node_rank is None or not 0 <= node_rank < nodes:
+        raise BadLaunch("nodes meet by --nnodes and --node-rank, the number of this one from 0")
     host, _, port = (endpoint or "").rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise BadLaunch("--nnodes needs --rdzv-endpoint HOST:PORT: node 0, as the others know it")
+    if not host or not (port.isascii() and port.isdecimal() and len(port) < 6):
+        raise BadLaunch("nodes meet at --rdzv-endpoint HOST:PORT: node 0, as the others know it")
+    if not 0 < int(port) < 65536:
+        raise BadLaunch(f"{port} is no port")
     return Launch(
         rank=node_rank, world_size=nodes, local_rank=0, local_world_size=1, node_rank=node_rank,
         address=host.strip("[]"), port=int(port), job=f"nodes {nodes}", unit="node",

@@ -75,7 +75,8 @@ def check(  # noqa: PLR0913  each is an option of the command line
     from ddpdoctor.checkup import check_launch, node_launch
     from ddpdoctor.preflight.launcher import launch_of
 
-    given = node_launch(nnodes, node_rank, rdzv_endpoint) if nnodes else launch_of(os.environ)
+    by_node = not (nnodes is None and node_rank is None and rdzv_endpoint is None)
+    given = node_launch(nnodes, node_rank, rdzv_endpoint) if by_node else launch_of(os.environ)
     checkup = check_launch(given, timeout_s, script)
     if checkup.report is None or checkup.facts is None:  # another rank has said it
         return NO_VERDICT if checkup.status is None else checkup.status

@@ -26,6 +26,7 @@ class Limits:
     shm_bytes: int | None = None  # /dev/shm
     shm_free_bytes: int | None = None
     memory_bytes: int | None = None  # of the cgroup
+    host_cpus: int | None = None  # whether or not this process may use them
     cpu_quota: float | None = None  # CPUs' worth of time, ditto
 
 
@@ -91,6 +92,7 @@ class Process:
     device: int | None = None  # the index that it uses; None: not known yet
     threads: int | None = None  # intra-op threads
     cpus: int | None = None  # that it may use
+    affinity: tuple[int, ...] = ()  # their numbers, as far as known
     limits: Limits = Limits()
     network: Network = Network()
     problems: tuple[str, ...] = ()  # launch variables that cannot be right

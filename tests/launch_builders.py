@@ -23,7 +23,7 @@ LOOPBACK = Interface("lo", "127.0.0.1", True, InterfaceKind.LOOPBACK)
 DOCKER = Interface("docker0", "172.17.0.1", True, InterfaceKind.BRIDGE)
 COMMON = Limits(
     open_files=1024, processes=60_000, locked_memory_bytes=8 * 2**20, shm_bytes=32 * GIB,
-    shm_free_bytes=32 * GIB, memory_bytes=None, cpu_quota=None,
+    shm_free_bytes=32 * GIB, memory_bytes=None, host_cpus=8, cpu_quota=None,
 )  # fmt: skip
 
 

@@ -2,8 +2,8 @@
 
 What it measures
     The size of /dev/shm and what is free of it, the limits of open files, of processes and threads
-    and of locked memory, the CPU time that the container may use, and the threads of all ranks
-    against the CPUs that they may use.
+    and of locked memory, the CPU time that the container may use, the CPUs to which the ranks are
+    bound, and the threads of all ranks against these.
 
 Why it matters
     DataLoader workers hand batches over through /dev/shm and NCCL keeps its buffers there: full, it
@@ -101,6 +101,11 @@ def _cpus(processes: list[Process], ranks: int) -> Iterator[_Low]:
     quota = first.limits.cpu_quota
     if quota is not None and quota < ranks:
         yield _Low("CPUs' worth of time", quota, "", ranks, "give the container a CPU a rank")
+    together = {number for process in processes for number in process.affinity}
+    bound = bool(together) and len(together) < (first.limits.host_cpus or 0)
+    if bound and len(together) < len(processes):
+        pin = "bind each rank to CPUs of its own, or to none (srun --cpu-bind, taskset, numactl)"
+        yield _Low("CPUs that its ranks are bound to", len(together), "", len(processes), pin)
     threads = [process.threads for process in processes if process.threads is not None]
     known = [process.cpus for process in processes if process.cpus is not None]
     if len(threads) != len(processes) or len(threads) < 2 or not known:

@@ -29,7 +29,6 @@ def this_process(launch: Launch, script: Path | None = None) -> Process:
         environment=own.environment(dict(os.environ)),
         versions=own.versions(),
         code=_code(script) if script else {},
-        cpus=len(os.sched_getaffinity(0)),
         problems=launch.problems,
         unit=launch.unit,
     )
@@ -37,10 +36,13 @@ def this_process(launch: Launch, script: Path | None = None) -> Process:
 
 
 def of_this_node(process: Process) -> Process:
-    """With its command line, the GPUs it sees, its limits and its network."""
+    """With its command line, the CPUs and GPUs it may use, its limits and its network."""
+    affinity = os.sched_getaffinity(0)
     return replace(
         process,
         command=own.command_line(_command()),
+        cpus=len(affinity),
+        affinity=tuple(sorted(affinity)),
         devices=visible_devices(dict(os.environ)),
         limits=limits(),
         network=network(),

@@ -23,6 +23,7 @@ def limits(root: Path = Path("/")) -> Limits:
         shm_bytes=total,
         shm_free_bytes=free,
         memory_bytes=_least(root, "memory", ("memory.max", "memory.limit_in_bytes")),
+        host_cpus=os.cpu_count(),
         cpu_quota=_cpu_quota(root),
     )
 

@@ -75,6 +75,21 @@ def test_ranks_that_take_all_cpus_each() -> None:
     assert "set OMP_NUM_THREADS=4" in finding.fix[:1].lower() + finding.fix[1:]
 
 
+def test_ranks_that_are_bound_to_one_cpu() -> None:
+    """As `srun --cpu-bind` does it where a task was given one CPU."""
+    finding = found(launch(*(process(rank, cpus=1, affinity=(3,)) for rank in (0, 1))))
+
+    assert "CPUs that its ranks are bound to 1" in finding.message
+    assert codes(launch(*(process(r, cpus=1, affinity=(r,)) for r in (0, 1)))) == []
+
+
+def test_a_host_with_fewer_cpus_than_ranks_binds_nobody() -> None:
+    limits = replace(COMMON, host_cpus=2)
+    ranks = [process(rank, cpus=2, affinity=(0, 1), limits=limits) for rank in range(3)]
+
+    assert codes(launch(*ranks)) == []
+
+
 def test_ranks_that_share_the_cpus_are_clean() -> None:
     assert codes(launch(*(process(rank, threads=4) for rank in (0, 1)))) == []
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from ddpdoctor.checkup import node_launch
+from ddpdoctor.errors import BadLaunch
 from ddpdoctor.launchfacts import MOST_BYTES, UNLIMITED, Device, InterfaceKind, Process
 from ddpdoctor.preflight.devices import visible_devices
 from ddpdoctor.preflight.interfaces import network, resolve
@@ -157,6 +159,16 @@ def test_under_srun_alone_the_tasks_are_the_ranks() -> None:
     assert (launch.rank, launch.world_size, launch.local_rank) == (3, 8, 1)
     assert (launch.address, launch.port) == ("gpu1", 29500)
     assert launch.meets
+
+
+@pytest.mark.parametrize(
+    ("nodes", "rank", "endpoint"),
+    [(2, None, "a:1"), (2, 2, "a:1"), (None, 0, "a:1"), (2, 0, None), (2, 0, "a"),
+     (2, 0, ":29500"), (2, 0, "a:99999"), (2, 0, "a:0"), (2, 0, "a:" + "9" * 5000)],
+)  # fmt: skip
+def test_nodes_that_cannot_meet(nodes: int | None, rank: int | None, endpoint: str | None) -> None:
+    with pytest.raises(BadLaunch):
+        node_launch(nodes, rank, endpoint)
 
 
 def test_facts_too_large_for_the_store_lose_their_hashes_first() -> None:
