@@ -72,8 +72,9 @@ def check_launch(launch: Launch, timeout_s: float, script: Path | None = None) -
 
 
 def _alone(launch: Launch, own: Process) -> Checkup:
-    port = launch.port or DEFAULT_PORT
-    facts = LaunchFacts((own,), launch.world_size, nodes=launch.nodes, port=holder_of(port))
+    # under torchrun its agent holds the port already, as it should
+    holder = None if launch.agent_store else holder_of(launch.port or DEFAULT_PORT)
+    facts = LaunchFacts((own,), launch.world_size, nodes=launch.nodes, port=holder)
     return Checkup(facts, judge(facts, launch))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpdoctor.launchfacts import Interface, InterfaceKind, Network, Process
+from ddpdoctor.launchfacts import Interface, InterfaceKind, LaunchFacts, Network, Process, Reach
 
 GLOO = "GLOO_SOCKET_IFNAME"
 NCCL = "NCCL_SOCKET_IFNAME"
@@ -75,6 +75,14 @@ def cards(network: Network) -> tuple[Interface, ...]:
         for each in network.interfaces
         if each.kind is InterfaceKind.CARD and each.up and each.address
     )
+
+
+def meets_on_loopback(launch: LaunchFacts) -> bool:
+    """Whether ranks of several hosts were told to meet at an address that each has for itself."""
+    met = launch.rendezvous
+    if met is None or met.reach is Reach.REACHED or not met.resolved:
+        return False
+    return launch.spans_hosts and all(is_loopback(address) for address in met.resolved)
 
 
 def is_loopback(address: str) -> bool:

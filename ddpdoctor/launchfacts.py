@@ -177,13 +177,13 @@ class LaunchFacts:
 
     @property
     def spans_hosts(self) -> bool:
-        """Whether ranks of several hosts take part, as far as can be seen or is expected."""
-        nodes = {process.node_rank for process in self.processes} - {None}
-        elsewhere = any(
+        """Whether ranks of several hosts take part; while some are missing, what is expected."""
+        if len(self.by_host) > 1 or not self.missing:
+            return len(self.by_host) > 1
+        return len(self.nodes) > 1 or any(
             (process.local_world_size or process.world_size or 1) < (process.world_size or 1)
             for process in self.processes
         )
-        return len(self.by_host) > 1 or len(nodes) > 1 or len(self.nodes) > 1 or elsewhere
 
 
 def process_of(info: RankInfo) -> Process:

@@ -28,6 +28,7 @@ from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.hang import describe
 from ddpdoctor.hang.joining import Joining, joining
 from ddpdoctor.hang.snapshot import HangSnapshot
+from ddpdoctor.ifnames import meets_on_loopback
 from ddpdoctor.launchfacts import LaunchFacts, Process, Reach, Rendezvous
 from ddpdoctor.wording import rank_list
 
@@ -39,13 +40,15 @@ _WHY = {
     ),
 }
 
+_NO_PLACE = (Reach.TAKEN, Reach.FOREIGN, Reach.NO_NAME)
+
 
 @launch_check("DD407", "rendezvous-incomplete")
 def rendezvous_incomplete(launch: LaunchFacts) -> Iterator[Finding]:
     met = launch.rendezvous
     if met is None:
         raise NotEnoughData("no other rank was asked for")
-    if met.reach in (Reach.TAKEN, Reach.FOREIGN, Reach.NO_NAME):
+    if met.reach in _NO_PLACE or meets_on_loopback(launch):
         raise NotEnoughData("the ranks have no place to meet, which is DD408")
     if met.reach in _WHY and launch.processes[0].rank != 0:
         yield _unreachable(launch.processes[0], met)

@@ -27,7 +27,7 @@ from typing import Final
 
 from ddpdoctor.checks import launch_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
-from ddpdoctor.ifnames import GLOO, NCCL, cards, default_problem, is_loopback, problem_of
+from ddpdoctor.ifnames import GLOO, NCCL, cards, default_problem, meets_on_loopback, problem_of
 from ddpdoctor.launchfacts import (
     LaunchFacts,
     PortHolder,
@@ -88,7 +88,7 @@ def _address(launch: LaunchFacts, met: Rendezvous) -> Iterator[Finding]:
     first = launch.processes[0]
     if met.reach is Reach.NO_NAME:
         yield _at_address(f"{met.address} leads to no address on {first.host}", met, first)
-    elif launch.spans_hosts and all(is_loopback(address) for address in met.resolved):
+    elif meets_on_loopback(launch):
         yield _at_address(f"{met.address} is loopback, and the ranks are on several hosts", met)
     elif met.reach is Reach.TAKEN:
         holder = met.holder or PortHolder(met.port)

@@ -134,7 +134,18 @@ def test_loopback_as_the_address_of_several_hosts() -> None:
     rank = process(1, "node1", local_world_size=1)
     facts = LaunchFacts((rank,), 2, met(Reach.REFUSED, resolved=("127.0.0.1",)))
 
-    assert "DD408" in codes(facts)
+    code, finding = only_finding(facts)
+
+    assert code == "DD408"  # and not DD407, although nobody listens on this host
+    assert "node0 is loopback, and the ranks are on several hosts" in finding.message
+
+
+def test_two_launchers_on_one_host_may_meet_on_loopback() -> None:
+    loopback = Network((LOOPBACK,), "127.0.0.1")
+    ranks = [process(rank, local_world_size=1, node_rank=rank, network=loopback)
+             for rank in (0, 1)]  # fmt: skip
+
+    assert codes(launch(*ranks, rendezvous=met(resolved=("127.0.0.1",)))) == []
 
 
 def test_a_host_without_any_card_names_none() -> None:
