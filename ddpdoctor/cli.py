@@ -12,25 +12,30 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from ddpdoctor import __version__
+from ddpdoctor.cli_check import check as check_launch
 from ddpdoctor.errors import DdpDoctorError
+from ddpdoctor.output import CLEAN, FINDINGS, INTERNAL_ERROR, NO_VERDICT
+from ddpdoctor.output import HELP as _HELP
+from ddpdoctor.output import complain as _complain
+from ddpdoctor.output import fail_on_option as _fail_on_option
+from ddpdoctor.output import finds as _finds
+from ddpdoctor.output import json_option as _json_option
+from ddpdoctor.output import names_crashes as _names_crashes
+from ddpdoctor.output import printable_lines as _printable_lines
+from ddpdoctor.output import say as _print
+from ddpdoctor.output import status_of as _status
+from ddpdoctor.output import warn as _warn
 from ddpdoctor.streams import accept_any_text, reader_may_leave
 from ddpdoctor.wording import printable
 
 if TYPE_CHECKING:
     from ddpdoctor.diagnose import Diagnosis
     from ddpdoctor.report import Report
-
-CLEAN: Final = 0
-FINDINGS: Final = 1
-NO_VERDICT: Final = 2
-INTERNAL_ERROR: Final = 3
-
-_HELP = {"help_option_names": ["-h", "--help"]}
 
 
 def main() -> None:
@@ -59,20 +64,6 @@ def main() -> None:
     sys.exit(status if isinstance(status, int) else CLEAN)
 
 
-def _print(text: str) -> None:
-    with reader_may_leave():
-        click.echo(text)
-
-
-def _warn(text: str) -> None:
-    with reader_may_leave():
-        click.echo(text, err=True)
-
-
-def _complain(sentence: str) -> None:
-    _warn(f"ddpdoctor: {printable(sentence)}")
-
-
 def _fail(sentence: str, status: int) -> NoReturn:
     _complain(sentence)
     sys.exit(status)
@@ -83,10 +74,6 @@ def _show(error: click.ClickException) -> None:
     shown = io.StringIO()
     error.show(shown)
     _warn(_printable_lines(shown.getvalue().rstrip()))
-
-
-def _printable_lines(text: str) -> str:
-    return "\n".join(printable(line) for line in text.replace("\t", "    ").split("\n"))
 
 
 @click.group(context_settings=_HELP)
@@ -127,15 +114,9 @@ def run(torchrun_arguments: tuple[str, ...]) -> int:
 
 @cli.command(context_settings=_HELP)
 @click.argument("run", required=False, type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print the report object (schema_version 1).")
+@_json_option
 @click.option("--short", is_flag=True, help="Where a step goes and the finding to read first.")
-@click.option(
-    "--fail-on",
-    type=click.Choice(["info", "warning", "error", "never"]),
-    default="warning",
-    show_default=True,
-    help="Least severity for which the exit status is 1.",
-)
+@_fail_on_option
 @click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an internal error.")
 def report(run: Path | None, as_json: bool, short: bool, fail_on: str, verbose: bool) -> int:
     """Report on a recorded RUN; by default the newest one here."""
@@ -158,35 +139,6 @@ def _print_text(made: Report, *, short: bool) -> None:
 
     with reader_may_leave():
         render(made, text_console(), short=short)
-
-
-def _status(made: Report, fail_on: str) -> int:
-    from ddpdoctor.report import why_no_verdict
-
-    if _finds(made, fail_on):
-        return FINDINGS
-    if _names_crashes(made):
-        return INTERNAL_ERROR
-    reason = why_no_verdict(made)
-    if reason is not None:
-        _complain(f"no verdict on this run: {reason}")
-    return CLEAN if reason is None else NO_VERDICT
-
-
-def _finds(made: Report, fail_on: str) -> bool:
-    from ddpdoctor.findings import Severity
-    from ddpdoctor.report import exceeds
-
-    return exceeds(made, None if fail_on == "never" else Severity[fail_on.upper()])
-
-
-def _names_crashes(made: Report) -> bool:
-    """Whether a check crashed: what it would have found is not known."""
-    from ddpdoctor.report import crashed
-
-    for result in crashed(made):
-        _complain(f"check {result.code} {result.name} crashed, please report it: {result.reason}")
-    return bool(crashed(made))
 
 
 @cli.command(context_settings=_HELP)
@@ -243,6 +195,9 @@ def _print_diagnoses(diagnoses: list[Diagnosis], *, stacks: bool) -> None:
             if index:
                 console.print()
             render(each, console, stacks=stacks)
+
+
+cli.add_command(check_launch)
 
 
 @cli.command(context_settings=_HELP)

@@ -82,6 +82,8 @@ def _source_line(snapshot: HangSnapshot, file: str, line: int) -> str | None:
 
 
 def _counted(snapshot: HangSnapshot) -> str:
+    if snapshot.launcher is not None:
+        return f"its launcher looked at for {snapshot.watched_s:.1f} s on {snapshot.host}"
     count = len(snapshot.ranks)
     looked = f"{count} rank{'s' if count != 1 else ''} looked at for {snapshot.watched_s:.1f} s"
     return f"{looked} on {snapshot.host}"

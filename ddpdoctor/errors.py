@@ -24,6 +24,10 @@ class TorchMissing(DdpDoctorError):
     """Recording was asked for in an environment without torch."""
 
 
+class BadLaunch(DdpDoctorError):
+    """`check` was told of nodes in a way that cannot be."""
+
+
 class UnknownCheck(DdpDoctorError):
     """`explain` was asked for a code or name that no check has."""
 

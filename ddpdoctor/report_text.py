@@ -173,10 +173,19 @@ def _closing(report: Report, *, hidden: int, short: bool) -> Iterator[Renderable
     clean_codes = [f"{r.code} {r.name}" for r in report.results if r.outcome is Outcome.CLEAN]
     if clean_codes and report.findings:
         yield said(f"clean: {', '.join(clean_codes)}", style="dim")
+    yield from _not_looked(report)
+
+
+def _not_looked(report: Report) -> Iterator[Text]:
+    """Checks that could not look, those for one reason together, and those that crashed."""
+    skipped: dict[str | None, list[str]] = {}
     for result in report.results:
-        if result.outcome in (Outcome.SKIPPED, Outcome.CRASH):
-            how = "skipped" if result.outcome is Outcome.SKIPPED else "crashed"
-            yield said(f"{how}: {result.code} {result.name}: {result.reason}", style="dim")
+        if result.outcome is Outcome.SKIPPED:
+            skipped.setdefault(result.reason, []).append(f"{result.code} {result.name}")
+        elif result.outcome is Outcome.CRASH:
+            yield said(f"crashed: {result.code} {result.name}: {result.reason}", style="dim")
+    for reason, names in skipped.items():
+        yield said(f"skipped: {', '.join(names)}: {reason}", style="dim")
 
 
 def _run_path(report: Report) -> str:

@@ -30,14 +30,14 @@ def percent(share: float) -> str:
     return f"{int(share * 100 + 1e-9)} %" if share >= 0.995 else f"{share:.0%}".replace("%", " %")
 
 
-def rank_list(ranks: Sequence[int]) -> str:
-    """`rank 1`, `ranks 0 and 2`, `ranks 0, 1, 2, 3, 4, 5 and 10 more`."""
+def rank_list(ranks: Sequence[int], unit: str = "rank") -> str:
+    """`rank 1`, `ranks 0 and 2`, `ranks 0, 1, 2, 3, 4, 5 and 10 more`; or nodes."""
     if len(ranks) == 1:
-        return f"rank {ranks[0]}"
+        return f"{unit} {ranks[0]}"
     shown = [str(rank) for rank in ranks[:SHOWN]]
     if len(ranks) > SHOWN:
-        return f"ranks {', '.join(shown)} and {len(ranks) - SHOWN} more"
-    return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"
+        return f"{unit}s {', '.join(shown)} and {len(ranks) - SHOWN} more"
+    return f"{unit}s {', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def said_by_rank(values: Mapping[int, str]) -> str:

@@ -25,6 +25,7 @@ from ddpdoctor.findings import Finding
 if TYPE_CHECKING:  # a hang or launch check must load without pandas
     from ddpdoctor.analysis.model import Analysis
     from ddpdoctor.hang.snapshot import HangSnapshot
+    from ddpdoctor.launchfacts import LaunchFacts
 
 Subject = TypeVar("Subject")
 CheckFunction = Callable[[Subject], Iterator[Finding]]
@@ -68,7 +69,7 @@ class Check(Generic[Subject]):
 
 
 class Registry(Generic[Subject]):
-    """The checks of one subject (a run, a hang), by code; `decorator` names them in the source."""
+    """The checks of one subject, by code; `decorator` names them in the source."""
 
     def __init__(self, decorator: str) -> None:
         self._decorator = decorator
@@ -91,6 +92,11 @@ class Registry(Generic[Subject]):
 
         return add
 
+    def of(self, module: str) -> Check[Subject]:
+        """The check that this module registers."""
+        importlib.import_module(module)
+        return next(c for c in self._checks.values() if c.function.__module__ == module)
+
     def __iter__(self) -> Iterator[Check[Subject]]:
         for module in _modules_with(f"@{self._decorator}("):
             importlib.import_module(module)
@@ -99,8 +105,10 @@ class Registry(Generic[Subject]):
 
 _trace_checks: Registry[Analysis] = Registry("trace_check")
 _hang_checks: Registry[HangSnapshot] = Registry("hang_check")
+_launch_checks: Registry[LaunchFacts] = Registry("launch_check")
 trace_check = _trace_checks.register
 hang_check = _hang_checks.register
+launch_check = _launch_checks.register
 
 
 @cache
@@ -125,10 +133,19 @@ def hang_checks() -> list[Check[HangSnapshot]]:
     return list(_hang_checks)
 
 
+def launch_checks() -> list[Check[LaunchFacts]]:
+    return list(_launch_checks)
+
+
+def launch_check_of(module: str) -> Check[LaunchFacts]:
+    """The launch check of one module here; no other is loaded."""
+    return _launch_checks.of(f"{__name__}.{module}")
+
+
 def all_checks() -> list[Check[Any]]:
-    """The checks of every subject, by code."""
-    by_code: dict[str, Check[Any]] = {check.code: check for check in _trace_checks}
-    by_code |= {check.code: check for check in _hang_checks}  # one may look at both
+    """The checks of every subject, by code; one that judges several subjects is there once."""
+    every: list[Check[Any]] = [*_launch_checks, *_trace_checks, *_hang_checks]
+    by_code = {check.code: check for check in every}
     return [by_code[code] for code in sorted(by_code)]
 
 

@@ -27,6 +27,7 @@ from collections.abc import Iterator
 from ddpdoctor.checks import hang_check
 from ddpdoctor.findings import Confidence, Finding, Severity
 from ddpdoctor.hang import describe
+from ddpdoctor.hang.joining import awaits_others
 from ddpdoctor.hang.order import behind, crossed
 from ddpdoctor.hang.situation import Kind, Seen, numbers, situation
 from ddpdoctor.hang.snapshot import HangSnapshot
@@ -37,7 +38,7 @@ def collective_mismatch(snapshot: HangSnapshot) -> Iterator[Finding]:
     scene = situation(snapshot)
     if scene.kind is not Kind.DIFFERENT_CALLS or scene.leavers():
         return
-    if crossed(snapshot):  # DD911 knows more
+    if crossed(snapshot) or awaits_others(snapshot):  # DD911 and DD407 know more
         return
     groups = _by_call(scene.waiting)
     late = tuple(seen for seen in scene.waiting if seen.number in behind(snapshot))

@@ -24,13 +24,15 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from ddpdoctor.analysis.model import Analysis
-from ddpdoctor.checks import NotEnoughData, trace_check
-from ddpdoctor.events import RankInfo
+from ddpdoctor.checks import NotEnoughData, launch_check, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
+from ddpdoctor.launchfacts import LaunchFacts, Process, hosts_of, process_of
 from ddpdoctor.wording import SHOWN, rank_list, said_by_rank
+
+if TYPE_CHECKING:
+    from ddpdoctor.analysis.model import Analysis
 
 DIFFERS_BY_DESIGN: Final = frozenset(
     {
@@ -73,41 +75,49 @@ class _Difference:
 
 @trace_check("DD404", "environment-drift")
 def environment_drift(run: Analysis) -> Iterator[Finding]:
-    infos = [trace.info for trace in run.run.ranks]
-    if len(infos) < 2:
+    yield from _drift({trace.info.rank: process_of(trace.info) for trace in run.run.ranks})
+
+
+@launch_check("DD404", "environment-drift")
+def environment_drift_at_launch(launch: LaunchFacts) -> Iterator[Finding]:
+    yield from _drift({rank: processes[0] for rank, processes in launch.ranks.items()})
+
+
+def _drift(ranks: dict[int, Process]) -> Iterator[Finding]:
+    if len(ranks) < 2:
         raise NotEnoughData("one rank's facts; two are needed to compare")
     by_culprits: dict[tuple[int, ...], list[_Difference]] = {}
-    for difference in _differences(infos):
+    for difference in _differences(ranks):
         by_culprits.setdefault(difference.culprits, []).append(difference)
     for culprits, differences in by_culprits.items():
-        yield _finding(culprits, differences)
+        yield _finding(culprits, differences, ranks)
 
 
-def _differences(infos: list[RankInfo]) -> Iterator[_Difference]:
+def _differences(ranks: dict[int, Process]) -> Iterator[_Difference]:
     for kind, facts in (
-        ("version", {info.rank: info.versions for info in infos}),
-        ("variable", {info.rank: _comparable(info.environment) for info in infos}),
-        ("code", {info.rank: info.code for info in infos}),
+        ("version", {rank: process.versions for rank, process in ranks.items()}),
+        ("variable", {rank: _comparable(process.environment) for rank, process in ranks.items()}),
+        ("code", {rank: process.code for rank, process in ranks.items()}),
     ):
         for name in sorted({name for values in facts.values() for name in values}):
             if kind == "code" and not all(name in values for values in facts.values()):
                 continue  # a module that only some ranks have imported so far is no other code
             values = {rank: own.get(name, NOT_SET) for rank, own in facts.items()}
-            if len(set(values.values())) > 1 and not _follows_rank(values, infos):
+            if len(set(values.values())) > 1 and not _follows_rank(values, ranks):
                 yield _Difference(kind, name, values)
 
 
-def _follows_rank(values: dict[int, str], infos: list[RankInfo]) -> bool:
+def _follows_rank(values: dict[int, str], ranks: dict[int, Process]) -> bool:
     """Whether the values are one, but for numbers that are each rank's own or its local one.
 
     Of two ranks a bare 0 and 1 may as well be off and on, so they count as different.
     """
-    if len(infos) == 2 and all(value.isdecimal() for value in values.values()):
+    if len(ranks) == 2 and all(value.isdecimal() for value in values.values()):
         return False
-    parts = [_NUMBER.split(values[info.rank]) for info in infos]  # text, number, text, …
+    parts = [_NUMBER.split(values[rank]) for rank in ranks]  # text, number, text, …
     if len({len(own) for own in parts}) > 1:
         return False
-    own_numbers = ([info.rank for info in infos], [info.local_rank for info in infos])
+    own_numbers = (list(ranks), [process.local_rank for process in ranks.values()])
     for index, column in enumerate(zip(*parts, strict=True)):
         if len(set(column)) > 1 and (
             index % 2 == 0 or [int(number) for number in column] not in own_numbers
@@ -126,7 +136,9 @@ def _comparable(environment: dict[str, str]) -> dict[str, str]:
     }
 
 
-def _finding(culprits: tuple[int, ...], differences: list[_Difference]) -> Finding:
+def _finding(
+    culprits: tuple[int, ...], differences: list[_Difference], ranks: dict[int, Process]
+) -> Finding:
     serious = any(difference.kind != "variable" for difference in differences)
     names = [f"{difference.kind} {difference.name}" for difference in differences]
     shown = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" * (len(names) > SHOWN))
@@ -138,6 +150,7 @@ def _finding(culprits: tuple[int, ...], differences: list[_Difference]) -> Findi
         message=f"{who if odd else 'the ranks differ'} in {shown}",
         fix=_fix(differences, odd=odd),
         culprits=culprits,
+        hosts=hosts_of(ranks[rank] for rank in culprits) if odd else (),
         evidence=tuple(Evidence(f"{d.kind} {d.name}", d.said) for d in differences),
     )
 

@@ -26,6 +26,7 @@ from ddpdoctor.checks import NotEnoughData, hang_check
 from ddpdoctor.findings import Confidence, Finding, Severity
 from ddpdoctor.hang import describe
 from ddpdoctor.hang.activity import Activity
+from ddpdoctor.hang.joining import awaits_others
 from ddpdoctor.hang.order import crossed
 from ddpdoctor.hang.situation import Kind, Seen, numbers, situation
 from ddpdoctor.hang.snapshot import HangSnapshot, LastCollective
@@ -35,6 +36,8 @@ from ddpdoctor.hang.snapshot import HangSnapshot, LastCollective
 def transport_stalled(snapshot: HangSnapshot) -> Iterator[Finding]:
     scene = situation(snapshot)
     if scene.kind is not Kind.SAME_CALL or crossed(snapshot):  # crossed groups are DD911
+        return
+    if awaits_others(snapshot):  # that is DD407
         return
     waiting = scene.waiting
     if snapshot.elsewhere:

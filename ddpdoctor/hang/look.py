@@ -15,6 +15,7 @@ from typing import Final
 
 from ddpdoctor.hang import activity, inband, pyspy
 from ddpdoctor.hang.jobs import JobMembers, Member, find_jobs
+from ddpdoctor.hang.launchers import waiting_launchers
 from ddpdoctor.hang.processes import Counters, Processes
 from ddpdoctor.hang.pyspy import Dump
 from ddpdoctor.hang.records import last_collectives
@@ -59,7 +60,9 @@ def take_snapshots(
     if watch_s > SECOND_LOOK_S:
         looking.again([job for job in jobs if not looking.any_moved(job)], watch_s)
     snapshots = [looking.snapshot(job) for job in jobs]
-    return [snapshot for snapshot in snapshots if snapshot.ranks]
+    found = [snapshot for snapshot in snapshots if snapshot.ranks]
+    with_ranks = {member.parent for job in jobs for member in job.members}
+    return found + waiting_launchers(processes, watch_s, with_ranks, pid)
 
 
 def _wanted(job: JobMembers, pid: int | None) -> bool:

@@ -20,6 +20,7 @@ class Kind(Enum):
     NOBODY_WAITS = auto()
     ENDING = auto()  # all are past their last line, and stand still there
     UNREADABLE = auto()
+    LAUNCHING = auto()  # there are no ranks yet
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ def _kind(
     snapshot: HangSnapshot, seen: list[Seen], waiting: list[Seen], elsewhere: list[Seen]
 ) -> Kind:
     signs = (  # the first that holds
+        (snapshot.launcher is not None, Kind.LAUNCHING),
         (any(dead.failed for dead in snapshot.dead), Kind.RANK_DEAD),
         (any(each.process.is_stopped for each in seen), Kind.RANK_STOPPED),
         (any(each.moves for each in seen) or bool(snapshot.ended), Kind.MOVES),

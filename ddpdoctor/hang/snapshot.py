@@ -191,6 +191,16 @@ class Job:
 
 
 @dataclass(frozen=True)
+class WaitingLauncher:
+    """A launcher that waits for those of other nodes and has started no rank."""
+
+    pid: int
+    function: str  # of torch's agent, in which it stands
+    nodes: str = ""  # as its command line says
+    endpoint: str = ""
+
+
+@dataclass(frozen=True)
 class HangSnapshot:
     """All that was seen of one job on this host."""
 
@@ -200,6 +210,7 @@ class HangSnapshot:
     dead: tuple[DeadRank, ...] = ()
     watched_s: float = 0.0
     ended: tuple[int | None, ...] = ()  # ranks that went while they were looked at
+    launcher: WaitingLauncher | None = None  # then there are no ranks
 
     @property
     def elsewhere(self) -> int:

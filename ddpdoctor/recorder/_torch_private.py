@@ -164,6 +164,11 @@ def sequence_number(group: dist.ProcessGroup) -> int:
     return int(counted._get_sequence_number_for_group())
 
 
+def collectives_so_far() -> int:
+    """Of all process groups that this rank is in, counted together; sends and receives are not."""
+    return sum(sequence_number(group) for group in distributed_c10d._world.pg_map)
+
+
 def sparse_bytes(tensor: torch.Tensor) -> int:
     """What a tensor of indices and values stores; it need not be coalesced."""
     return int(tensor._indices().nbytes + tensor._values().nbytes)

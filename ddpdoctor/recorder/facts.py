@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -21,6 +21,7 @@ from ddpdoctor.events import (
     Site,
     Stall,
 )
+from ddpdoctor.launchfacts import Process
 from ddpdoctor.modelevents import MODEL_FACTS, ModelFact
 from ddpdoctor.schedule import Switch
 
@@ -64,6 +65,10 @@ class FactsFile:
 
     def random(self, states: RandomStates) -> None:
         self._write("random", states)
+
+    def process(self, process: Process) -> None:
+        """Device, limits, network and command line; what the header has is not repeated."""
+        self._write("process", replace(process, environment={}, versions={}, code={}))
 
     def clock(self, offset: ClockOffset) -> None:
         self._write("clock", offset)

@@ -26,6 +26,7 @@ from ddpdoctor.recorder.end_report import print_end_report
 from ddpdoctor.recorder.ending import Ending
 from ddpdoctor.recorder.facts import FactsFile
 from ddpdoctor.recorder.guard import Guard
+from ddpdoctor.recorder.launchwatch import LaunchWatch
 from ddpdoctor.recorder.loader import LoaderHooks
 from ddpdoctor.recorder.modelfacts import Models
 from ddpdoctor.recorder.named import NamedSpans
@@ -97,6 +98,7 @@ class Recorder:
             self._phases, self._sites, self._facts, guard, stalls, control.poll
         )
         self._clock = ClockSync(info, self._facts.clock, guard)
+        self._launch = LaunchWatch(info, self._facts.process, self._facts.note)
         self._registration = _register(self.rank, world_size, self.place)
         self._server = WorkerServer()
         marks.send_to(self._named)
@@ -110,6 +112,7 @@ class Recorder:
             self._facts.ddp(GroupInfo(private.group_key(model.process_group), members))
             self._models.add(model)
         self._training.add(model)
+        self._launch.begin(model)
 
     def _turned(self, switch: Switch) -> None:
         """Recording goes on or off with this step."""
@@ -146,6 +149,7 @@ class Recorder:
             last_first.callback(self._models.finish)
             last_first.callback(self._sentinel.stop)
             last_first.callback(self._clock.stop)
+            last_first.callback(self._launch.stop)
             last_first.callback(self._collectives.remove)
             last_first.callback(self._waits.remove)
             last_first.callback(self._loaders.remove)

@@ -33,6 +33,16 @@ def test_collective_ops_lists_what_ddp_and_users_call() -> None:
     assert all("process_group" in op.argument_names for op in private.collective_ops())
 
 
+def test_collectives_of_all_groups_are_counted_together(group) -> None:
+    other = dist.new_group([0])
+    before = private.collectives_so_far()
+
+    dist.all_reduce(torch.ones(1))
+    dist.all_reduce(torch.ones(1), group=other)
+
+    assert private.collectives_so_far() == before + 2
+
+
 def test_a_kernel_sees_python_and_c_plus_plus_callers_and_can_be_removed(group) -> None:
     seen: list[str] = []
 

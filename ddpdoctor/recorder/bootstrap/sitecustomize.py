@@ -10,15 +10,20 @@ import os
 import sys
 from typing import Any
 
-_TARGET = "torch.nn.parallel.distributed"
+_DDP = "torch.nn.parallel.distributed"
+_OPTIMIZER = "torch.optim.optimizer"
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-class _RecordDdp(importlib.abc.MetaPathFinder):
-    """Lets DDP's module load as usual, then has the recorder watch the class."""
+class _AfterLoading(importlib.abc.MetaPathFinder):
+    """Lets one module load as usual, then does something with it."""
+
+    def __init__(self, module: str, action: Any) -> None:
+        self._module = module
+        self._action = action
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
-        if name != _TARGET:
+        if name != self._module:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -27,17 +32,19 @@ class _RecordDdp(importlib.abc.MetaPathFinder):
 
             def exec_module(module: Any) -> None:
                 execute(module)
-                _watch(module.DistributedDataParallel)
+                self._action(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def _watch(ddp_class: Any) -> None:
+def _watch_ddp(module: Any) -> None:
     """Record each instance from its construction on; the recorder is imported only then."""
+    ddp_class = module.DistributedDataParallel
     construct = ddp_class.__init__
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        _Steps.end()
         recorder = _begin(args[0] if args else kwargs.get("module"))
         construct(self, *args, **kwargs)
         if recorder is not None:
@@ -47,16 +54,57 @@ def _watch(ddp_class: Any) -> None:
     ddp_class.__init__ = __init__
 
 
+class _Steps:
+    """Watches the first optimizer steps of a process that makes no DDP model."""
+
+    handle: Any = None
+    watch: Any = None
+
+    @classmethod
+    def begin(cls, module: Any) -> None:
+        cls.handle = module.register_optimizer_step_post_hook(cls.stepped)
+
+    @classmethod
+    def stepped(cls, *_: Any) -> None:
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is None or not distributed.is_available():
+            return
+        if cls.watch is None and distributed.is_initialized():
+            cls.watch = cls.made()
+        if cls.watch is not None:
+            cls.watch.stepped()
+
+    @classmethod
+    def made(cls) -> Any:
+        _find_ddpdoctor()
+        try:
+            from ddpdoctor.recorder.unwrapped import UnwrappedWatch
+        except ImportError:  # a name of torch is gone: then it cannot be told
+            cls.end()
+            return None
+        return UnwrappedWatch(cls.end)
+
+    @classmethod
+    def end(cls) -> None:
+        if cls.handle is not None:
+            cls.handle.remove()
+            cls.handle = None
+
+
 def _begin(module: Any) -> Any:
     """The recorder; None, with a sentence, where ddpdoctor is not installed for this Python."""
-    if importlib.util.find_spec("ddpdoctor") is None:
-        sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(_HERE))))
+    _find_ddpdoctor()
     try:
         from ddpdoctor.recorder import begin
     except ImportError as error:
         sys.stderr.write(f"ddpdoctor: cannot record here; training goes on ({error})\n")
         return None
     return begin(module)
+
+
+def _find_ddpdoctor() -> None:
+    if importlib.util.find_spec("ddpdoctor") is None:
+        sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(_HERE))))
 
 
 def _chain() -> None:
@@ -69,5 +117,7 @@ def _chain() -> None:
         spec.loader.exec_module(module)
 
 
-sys.meta_path.insert(0, _RecordDdp())
+sys.meta_path.insert(0, _AfterLoading(_DDP, _watch_ddp))
+if os.environ.get("DDPDOCTOR_DISABLE", "0") in ("", "0"):
+    sys.meta_path.insert(0, _AfterLoading(_OPTIMIZER, _Steps.begin))
 _chain()

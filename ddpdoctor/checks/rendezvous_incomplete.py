@@ -1,0 +1,187 @@
+"""DD407 rendezvous-incomplete: some ranks never come to where all meet.
+
+What it measures
+    Before training: which ranks reported at the rendezvous address within the time limit, and how
+    far the others came. In a job that hangs: ranks that stand in init_process_group, held against
+    the world size, and launchers that wait for other nodes.
+
+Why it matters
+    init_process_group waits for all ranks, for 10 minutes on gloo and longer where a time limit was
+    raised. Those that came only say that they wait; the cause is with the ones that did not.
+
+What to do
+    Look on the hosts that are named as missing: was the job started there, with the same address,
+    port and number of nodes? Refused: nobody listens there yet. No answer: a firewall, or a wrong
+    address.
+
+When it is wrong
+    Ranks that come later than the time limit: --timeout. Numbers of ranks are given to nodes as
+    torchrun does it, in a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.checks import NotEnoughData, hang_check, launch_check
+from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
+from ddpdoctor.hang import describe
+from ddpdoctor.hang.joining import Joining, joining
+from ddpdoctor.hang.snapshot import HangSnapshot
+from ddpdoctor.ifnames import meets_on_loopback
+from ddpdoctor.launchfacts import LaunchFacts, Process, Reach, Rendezvous
+from ddpdoctor.wording import rank_list
+
+_WHY = {
+    Reach.REFUSED: ("nobody listens there", "Start rank 0 there, or correct address and port"),
+    Reach.NO_ANSWER: (
+        "no answer",
+        "Look for a firewall between the hosts, and whether the address leads to rank 0's host",
+    ),
+}
+
+_NO_PLACE = (Reach.TAKEN, Reach.FOREIGN, Reach.NO_NAME)
+
+
+@launch_check("DD407", "rendezvous-incomplete")
+def rendezvous_incomplete(launch: LaunchFacts) -> Iterator[Finding]:
+    met = launch.rendezvous
+    if met is None:
+        raise NotEnoughData("no other rank was asked for")
+    if met.reach in _NO_PLACE or meets_on_loopback(launch):
+        raise NotEnoughData("the ranks have no place to meet, which is DD408")
+    if met.reach in _WHY and launch.processes[0].rank != 0:
+        yield _unreachable(launch.processes[0], met)
+    elif met.reach is Reach.REACHED and launch.missing and not _has_another_cause(launch):
+        yield _missing(launch, met)
+
+
+def _has_another_cause(launch: LaunchFacts) -> bool:
+    """Ranks that come twice (DD401) or disagree on how many there are (DD403)."""
+    surplus = sum(len(processes) - 1 for processes in launch.ranks.values())
+    sizes = {process.world_size for process in launch.processes}
+    return surplus >= len(launch.missing) or len(sizes) > 1
+
+
+def _unreachable(process: Process, met: Rendezvous) -> Finding:
+    why, what = _WHY[met.reach]
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        message=(
+            f"{process.label} cannot reach {met.address}:{met.port}, where the ranks meet: {why} "
+            f"in {met.waited_s:.0f} s"
+        ),
+        fix=f"{what}.",
+        victims=(process.rank,) if process.rank is not None else (),
+        evidence=(Evidence("the address resolves to", ", ".join(met.resolved)),),
+    )
+
+
+def _missing(launch: LaunchFacts, met: Rendezvous) -> Finding:
+    missing = launch.missing
+    came = len(launch.ranks)
+    silent = _silent_hosts(launch)
+    verb = "is" if len(missing) == 1 else "are"
+    who = rank_list(missing, launch.unit)
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        message=(
+            f"{came} of {launch.world_size} {launch.unit}s came to {met.address}:{met.port} within "
+            f"{met.waited_s:.0f} s; {who} {verb} missing{_where(launch, silent)}"
+        ),
+        fix=(
+            "Look at the log of the missing ranks: whether they were started, with this address, "
+            "port and world size, and whether their host can reach it."
+        ),
+        culprits=missing,
+        victims=tuple(launch.ranks),
+        hosts=silent,
+        evidence=tuple(
+            Evidence(f"came from {host}", rank_list(_ranks(processes), launch.unit))
+            for (host, _), processes in launch.by_host.items()
+            if _ranks(processes)
+        ),
+    )
+
+
+def _silent_hosts(launch: LaunchFacts) -> tuple[str, ...]:
+    """Hosts of the job that sent nobody, where the scheduler has told the hosts."""
+    came = {process.host.split(".")[0] for process in launch.processes}
+    return tuple(node for node in launch.nodes if node.split(".")[0] not in came)
+
+
+def _where(launch: LaunchFacts, silent: tuple[str, ...]) -> str:
+    if silent:
+        return f" (nobody came from {', '.join(silent[:4])}{' and more' * (len(silent) > 4)})"
+    size = next((p.local_world_size for p in launch.processes if p.local_world_size), None)
+    if size is None or size == launch.world_size or launch.unit != "rank":
+        return ""
+    nodes = sorted({rank // size for rank in launch.missing})
+    return f" (of node {', '.join(map(str, nodes[:8]))}, counted from 0)"
+
+
+def _ranks(processes: list[Process]) -> list[int]:
+    return sorted({process.rank for process in processes if process.rank is not None})
+
+
+@hang_check("DD407", "rendezvous-incomplete")
+def rendezvous_incomplete_in_a_hang(snapshot: HangSnapshot) -> Iterator[Finding]:
+    if snapshot.launcher is not None:
+        yield _waiting_launcher(snapshot)
+        return
+    stuck = joining(snapshot)
+    if stuck is not None and stuck.missing:
+        yield _stuck_in_joining(snapshot, stuck)
+
+
+def _stuck_in_joining(snapshot: HangSnapshot, stuck: Joining) -> Finding:
+    seen = stuck.ranks
+    many = len(seen) != 1
+    place = describe.calls(seen[:1])
+    missing = stuck.missing
+    here = "is not on this host" if len(missing) == 1 else "are not on this host"
+    master = f" at {snapshot.job.master}" if snapshot.job.master else ""
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        message=(
+            f"{describe.names(seen)} {'wait' if many else 'waits'} in {place} for all "
+            f"{snapshot.job.world_size} ranks to meet{master}; {rank_list(missing)} {here}"
+        ),
+        fix=(
+            "See on the other hosts whether these ranks run, and with which MASTER_ADDR, "
+            "MASTER_PORT and WORLD_SIZE; `ddpdoctor check` on each node tests the way between them."
+        ),
+        culprits=missing,
+        victims=tuple(number for each in seen if (number := each.number) is not None),
+        hosts=describe.hosts(snapshot),
+        evidence=(describe.looks(snapshot), *describe.states(seen)),
+        where=describe.locations(seen[:1]),
+    )
+
+
+def _waiting_launcher(snapshot: HangSnapshot) -> Finding:
+    waits = snapshot.launcher
+    assert waits is not None  # noqa: S101  asked for above
+    nodes = f" of {waits.nodes} nodes" if waits.nodes else ""
+    at = f" at {waits.endpoint}" if waits.endpoint else ""
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        message=(
+            f"the launcher (pid {waits.pid}) waits for the others{nodes} to meet{at}, and has "
+            "started no rank"
+        ),
+        fix=(
+            "Start the launcher on every node, with the same --nnodes and the same address and "
+            "port, and another --node-rank on each. `ddpdoctor check --nnodes N --node-rank I "
+            "--rdzv-endpoint HOST:PORT` on each node tests the way between them."
+        ),
+        hosts=describe.hosts(snapshot),
+        evidence=(
+            describe.looks(snapshot),
+            Evidence("the launcher stands in", waits.function),
+        ),
+    )

@@ -1,0 +1,124 @@
+"""A report on a launch as text: what was looked at, what is wrong, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ddpdoctor.checks import CheckResult, Outcome
+from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.ifnames import cards
+from ddpdoctor.launchfacts import UNLIMITED, LaunchFacts, Process, Reach, Rendezvous
+from ddpdoctor.report import Report
+from ddpdoctor.terminal import Columns, said
+
+NOT_MEASURED = "not measured"
+_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold blue"}
+_NAMES = (  # the shared memory is only looked at
+    "host", "ranks", "python", "torch", "GPUs", "CPUs", "memory", "/dev/shm", "files", "address",  # noqa: S108
+)  # fmt: skip
+_SHOWN_HOSTS = 16
+_GIB = 2**30
+
+
+def render(report: Report, facts: LaunchFacts, console: Console) -> None:
+    """Print the whole report."""
+    console.print(Group(*_parts(report, facts)), highlight=False)
+
+
+def _parts(report: Report, facts: LaunchFacts) -> Iterator[RenderableType]:
+    yield said(_headline(facts), style="bold")
+    hosts = list(facts.by_host.values())
+    words = frozenset({"host", "ranks", "address"})
+    yield Columns(_NAMES, tuple(_row(p) for p in hosts[:_SHOWN_HOSTS]), words, left=words)
+    if len(hosts) > _SHOWN_HOSTS:
+        yield Text(f"… {len(hosts) - _SHOWN_HOSTS} more hosts")
+    for result, finding in report.findings:
+        yield Text()
+        yield from _finding(result, finding)
+    yield Text()
+    yield from _closing(report)
+
+
+def _headline(facts: LaunchFacts) -> str:
+    met = facts.rendezvous
+    if met is None:
+        return f"ddpdoctor · this node alone: {facts.processes[0].host}"
+    if met.reach is not Reach.REACHED:
+        return f"ddpdoctor · {facts.processes[0].label} met nobody at {_where(met)}"
+    came = len(facts.ranks)
+    return f"ddpdoctor · {came} of {facts.world_size} {facts.unit}s met at {_where(met)}"
+
+
+def _where(met: Rendezvous) -> str:
+    return f"{met.address}:{met.port} in {met.waited_s:.1f} s"
+
+
+def _row(processes: list[Process]) -> tuple[str, ...]:
+    first = processes[0]
+    limits = first.limits
+    ranks = sorted({process.rank for process in processes if process.rank is not None})
+    card = next(iter(cards(first.network)), None)
+    return (
+        first.host,
+        ", ".join(map(str, ranks[:8])) + ("…" if len(ranks) > 8 else "") if ranks else "none",
+        first.versions.get("python", NOT_MEASURED),
+        first.versions.get("torch", "none"),
+        str(len({device.uuid for process in processes for device in process.devices})),
+        NOT_MEASURED if first.cpus is None else str(first.cpus),
+        _size(limits.memory_bytes),
+        _size(limits.shm_bytes),
+        _count(limits.open_files),
+        f"{card.address} ({card.name})" if card else first.network.own_address or "none",
+    )
+
+
+def _size(value: int | None) -> str:
+    if value is None:
+        return NOT_MEASURED
+    if value >= UNLIMITED:
+        return "no limit"
+    return f"{value / _GIB:.1f} GiB" if value >= _GIB else f"{value / 2**20:.0f} MiB"
+
+
+def _count(value: int | None) -> str:
+    if value is None:
+        return NOT_MEASURED
+    return "no limit" if value >= UNLIMITED else str(value)
+
+
+def _finding(result: CheckResult, finding: Finding) -> Iterator[RenderableType]:
+    head = said(f"{result.code} {result.name}", style=_STYLES[finding.severity])
+    head.append(f"  {finding.severity.label}, {finding.confidence.value}", style="dim")
+    yield head
+    yield Padding(said(finding.message), (0, 0, 0, 2))
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="dim", no_wrap=True)
+    rows.add_column(overflow="fold")
+    for index, evidence in enumerate(finding.evidence):
+        rows.add_row("" if index else "evidence", said(_evidence(evidence)))
+    rows.add_row("fix", said(finding.fix))
+    yield Padding(rows, (0, 0, 0, 2))
+
+
+def _evidence(evidence: Evidence) -> str:
+    value = evidence.value
+    shown = f"{value:.4g}" if isinstance(value, (int, float)) else value or NOT_MEASURED
+    needed = f" (needed: {evidence.threshold:.4g})" if isinstance(evidence.threshold, float) else ""
+    return f"{evidence.what}: {shown} {evidence.unit}".rstrip() + needed
+
+
+def _closing(report: Report) -> Iterator[RenderableType]:
+    clean = [f"{r.code} {r.name}" for r in report.results if r.outcome is Outcome.CLEAN]
+    if clean:
+        yield said(f"clean: {', '.join(clean)}", style="dim" if report.findings else "green")
+    for result in report.results:
+        if result.outcome in (Outcome.SKIPPED, Outcome.CRASH):
+            how = "skipped" if result.outcome is Outcome.SKIPPED else "crashed"
+            yield said(f"{how}: {result.code} {result.name}: {result.reason}", style="dim")
+    for note in report.notes:
+        yield said(f"note: {note}", style="dim")

@@ -1,0 +1,1 @@
+"""What a node and a launch are like before training. Nothing here loads torch but `meeting`."""
