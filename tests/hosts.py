@@ -70,3 +70,4 @@ def train(
         for job in jobs:
             _, err = job.communicate(timeout=90)
             assert job.returncode == 0, err
+            assert "this launch has a fault" not in err

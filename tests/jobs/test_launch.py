@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.hosts import ip, namespaces, needs_root
 from tests.launching import (
     PROGRAMS,
     ROOT,
@@ -29,7 +30,6 @@ from tests.launching import (
 
 pytestmark = pytest.mark.job
 
-needs_root = pytest.mark.skipif(os.getuid() != 0, reason="namespaces need root")
 SECONDS = 90  # on a busy machine torch alone takes ten to load
 
 
@@ -170,14 +170,9 @@ def test_a_small_dev_shm(size: str, status: int, tmp_path: Path) -> None:
 @needs_root
 def test_nodes_meet_without_a_launcher(tmp_path: Path) -> None:
     """Two network namespaces stand for two hosts; on the first torchrun waits for the second."""
-    names = [f"ddpdoctor-{os.getpid()}-{index}" for index in range(2)]
-    with ExitStack() as cleanup:
-        for name in names:
-            ip("netns", "add", name)
-            cleanup.callback(ip, "netns", "del", name)
+    with namespaces(2) as names, ExitStack() as cleanup:
         ip("-n", names[0], *f"link add eth0 type veth peer name eth0 netns {names[1]}".split())
         for index, name in enumerate(names):
-            ip("-n", name, "link", "set", "lo", "up")
             ip("-n", name, "addr", "add", f"10.78.0.{index + 1}/24", "dev", "eth0")
             ip("-n", name, "link", "set", "eth0", "up")
         nodes = [
@@ -206,11 +201,6 @@ def test_nodes_meet_without_a_launcher(tmp_path: Path) -> None:
     assert together[1] == ""
     assert outcome(json.loads(together[0]), "DD407") == "clean"
     assert "of 2 nodes to meet at 10.78.0.1:29501" in found(diagnosis)["DD407"]["message"]
-
-
-def ip(*arguments: str) -> None:
-    done = finish(["ip", *arguments], Path("/"))
-    assert done.status == 0, done.err
 
 
 def diagnosed_when_it_waits(pid: int, code: str) -> dict[str, Any]:

@@ -106,6 +106,7 @@ def test_weights_and_exit_status_are_those_of_plain_training(tmp_path: Path) -> 
     watched = finish(ddpdoctor_run(TRAIN, "--save", "watched"), tmp_path)
 
     assert (plain.status, wrapped.status, watched.status) == (0, 0, 0), watched.err
+    assert "this launch has a fault" not in wrapped.err + watched.err
     for rank in range(2):
         expected = torch.load(tmp_path / f"plain.{rank}")
         for name in ("wrapped", "watched"):
