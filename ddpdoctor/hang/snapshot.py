@@ -12,6 +12,7 @@ from enum import StrEnum
 BUSY_SHARE = 0.10  # of one CPU: idle helper threads of a hung rank stay below 2 %
 BUSY_S = 0.03  # three ticks, since a single tick may be rounding
 IO_BYTES = 64 * 1024  # between looks: saving or reading a file, not a line of logging
+IO_RATE = 32 * 1024  # bytes a second: long watched, a rank's own threads read as much from /proc
 
 
 class Origin(StrEnum):
@@ -85,7 +86,8 @@ class Movement:
     @property
     def is_at_work(self) -> bool:
         """Computes, reads or writes."""
-        return self.is_busy or (self.io_bytes or 0) >= IO_BYTES
+        moved = self.io_bytes or 0
+        return self.is_busy or (moved >= IO_BYTES and moved >= IO_RATE * self.watched_s)
 
     @property
     def is_busy(self) -> bool:

@@ -71,11 +71,11 @@ class Sentinel:
             if now - listened >= POLL_S:
                 listened = now
                 self._guard.run(self._listen)
+                self._guard.run(self._phases.parts.sample)
             if not self._phases.switch.on:
                 self._guard.run(self._stalls.look_away)
                 continue
             self._guard.run(self._sample)
-            self._guard.run(self._phases.parts.sample)
             if now - written > _WRITE_EVERY_S:
                 written = now
                 self._guard.run(self._write)
@@ -84,7 +84,8 @@ class Sentinel:
     def _interval_s(self, running_s: float) -> float:
         if not self._phases.switch.on:
             return POLL_S / 4
-        return self._random.uniform(*(INTERVAL_S if running_s < LATER_S else LATER_INTERVAL_S))
+        often = running_s < LATER_S and not self._stalls.stands
+        return self._random.uniform(*(INTERVAL_S if often else LATER_INTERVAL_S))
 
     def _sample(self) -> None:
         phase = self._phases.current

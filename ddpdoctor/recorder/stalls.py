@@ -78,6 +78,11 @@ class StallWatch:
         self._backup.put_off()
         self._moved(time.monotonic(), self._file.records)
 
+    @property
+    def stands(self) -> bool:
+        """Whether nothing has been recorded for a while: then there is no need to look often."""
+        return self._still is not None
+
     def rest(self) -> None:
         """The sentinel's thread ends here."""
         self._backup.rest()

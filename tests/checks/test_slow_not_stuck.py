@@ -55,9 +55,10 @@ def test_a_busy_rank_that_the_others_wait_for_is_shown() -> None:
         STILL,
         replace(STILL, cpu_s=0.02),
         replace(STILL, io_bytes=500),
+        replace(STILL, io_bytes=100_000, watched_s=10.0),  # what a recorder's thread reads
         Movement(watched_s=1.2, io_bytes=None, main_thread_woke=None),
     ],
-    ids=["nothing", "a helper thread", "a line of logging", "counters not readable"],
+    ids=["nothing", "a helper thread", "a line of logging", "the recorder", "not readable"],
 )
 def test_what_a_hung_rank_does_anyway_is_no_progress(movement: Movement) -> None:
     seen = snapshot(in_backward(0, movement=movement), in_backward(1, movement=movement))
