@@ -7,13 +7,13 @@ nothing, and the marks may stay in it.
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable
 from contextlib import ContextDecorator
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
-log = logging.getLogger("ddpdoctor")
+from ddpdoctor.notices import warn
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -63,8 +63,8 @@ class span(ContextDecorator):
     def __call__(self, func: Function) -> Function:
         """Calling a generator or coroutine function only makes an object: it takes no time."""
         if inspect.isgeneratorfunction(func) or inspect.iscoroutinefunction(func):
-            log.warning(
-                "ddpdoctor: span(%r) cannot time a generator or coroutine function; use "
+            warn(
+                "span(%r) cannot time a generator or coroutine function; use "
                 "`with ddpdoctor.span(...)` within it",
                 self._name,
             )

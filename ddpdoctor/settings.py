@@ -5,17 +5,15 @@ A value that makes no sense costs one warning that names it, and the default is 
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ddpdoctor.notices import warn
 from ddpdoctor.regular import read_up_to
 from ddpdoctor.schedule import MOST_EVERY, Steps
-
-log = logging.getLogger("ddpdoctor")
 
 PYPROJECT: Final = "pyproject.toml"  # of the working folder, table [tool.ddpdoctor]
 MOST_BUDGET_MB: Final = 8192  # readers refuse regions beyond 8 GiB
@@ -94,7 +92,7 @@ _warned: set[str] = set()
 def _warn_once(problem: str) -> None:
     if problem not in _warned:
         _warned.add(problem)
-        log.warning("ddpdoctor: %s; it is ignored", problem)
+        warn("%s; it is ignored", problem)
 
 
 def _yes_or_no(value: object) -> bool:

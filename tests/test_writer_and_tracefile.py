@@ -199,15 +199,28 @@ def test_a_reader_beside_a_writer_sees_whole_records(tmp_path: Path) -> None:
     file.close()
 
 
-def test_a_file_that_another_process_truncates_kills_nobody(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [0, 500])
+def test_a_file_that_another_process_truncates_is_told_at_the_end(
+    size: int, tmp_path: Path
+) -> None:
     file = open_file(tmp_path)
     add_span(file, 0)
-    os.truncate(rank_path(tmp_path), 0)
+    os.truncate(rank_path(tmp_path), size)
 
     add_span(file, 1)
-    file.close()
+    with pytest.raises(OSError, match=r"rank00000\.ddt was truncated while it was written"):
+        file.close()
 
-    assert rank_path(tmp_path).exists()
+
+def test_a_file_that_is_removed_meanwhile_is_told_at_the_end(tmp_path: Path) -> None:
+    file = open_file(tmp_path)
+    rank_path(tmp_path).unlink()
+
+    add_span(file, 1)
+    with pytest.raises(OSError, match=r"rank00000\.ddt was removed while it was written"):
+        file.close()
+
+    assert not list(tmp_path.rglob("*.ddt"))
 
 
 def test_why_recording_stopped_is_read(tmp_path: Path) -> None:

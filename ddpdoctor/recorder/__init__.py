@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,13 +9,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ddpdoctor.notices import warn
 from ddpdoctor.recorder.guard import Guard
 from ddpdoctor.settings import settings
 
 if TYPE_CHECKING:
     from ddpdoctor.recorder.session import Recorder
-
-log = logging.getLogger("ddpdoctor")
 
 _HOST = torch.device("cpu")
 
@@ -41,8 +39,8 @@ def wrap(
     Errors are those of DistributedDataParallel; recording itself raises none.
     """
     if not (dist.is_available() and dist.is_initialized()):
-        log.warning(
-            "ddpdoctor: no process group is initialised, so there is nothing to record; "
+        warn(
+            "no process group is initialised, so there is nothing to record; "
             "call torch.distributed.init_process_group before ddpdoctor.wrap"
         )
         return module
@@ -71,11 +69,9 @@ def _begin(module: nn.Module, arguments: dict[str, object]) -> Recorder | None:
     recorder = session.begin(chosen, parameter.device if parameter is not None else _HOST)
     given = any(argument is not None for argument in arguments.values())
     if recorder is not None and given and recorder.settings != chosen:
-        log.warning("ddpdoctor: recording has begun with other settings, which stay")
+        warn("recording has begun with other settings, which stay")
     return recorder
 
 
 def _cannot_record(error: Exception) -> None:
-    log.warning(
-        "ddpdoctor: cannot record here; training goes on (%s: %s)", type(error).__name__, error
-    )
+    warn("cannot record here; training goes on (%s: %s)", type(error).__name__, error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from ddpdoctor.errors import BadTraceFile
+from ddpdoctor.events import RankInfo
 from ddpdoctor.tracefile import read_header
 
 REPORT_SECONDS: Final = 15.0
@@ -33,11 +35,12 @@ def print_end_report(folder: Path) -> None:
 
 def _wait_for_others(folder: Path) -> None:
     deadline = time.monotonic() + OTHERS_SECONDS
-    while time.monotonic() < deadline and not _all_closed(folder):
+    while time.monotonic() < deadline and not all_have_ended(folder):
         time.sleep(0.05)
 
 
-def _all_closed(folder: Path) -> bool:
+def all_have_ended(folder: Path) -> bool:
+    """Whether no rank will write any more: each has closed its file, or is dead on this host."""
     try:
         headers = [read_header(path) for path in folder.glob("rank*.ddt")]
     except (BadTraceFile, OSError):
@@ -45,5 +48,16 @@ def _all_closed(folder: Path) -> bool:
     return (
         bool(headers)
         and len(headers) == headers[0].run.world_size
-        and all(header.closed for header in headers)
+        and all(header.closed or _is_dead(header.rank) for header in headers)
     )
+
+
+def _is_dead(rank: RankInfo) -> bool:
+    """One that was killed closes nothing; a zombie is one whose launcher has not yet looked."""
+    if rank.host != socket.gethostname():
+        return False
+    try:
+        stat = Path(f"/proc/{rank.pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True
+    return stat.rpartition(") ")[2][:1] in {"Z", "X"}

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from itertools import pairwise
+from pathlib import Path
+from traceback import walk_tb
+from types import FrameType
+from typing import Final, TypeVar
 
 Result = TypeVar("Result")
+_OURS: Final = str(Path(__file__).resolve().parent.parent)
 _now, _thread = time.perf_counter_ns, threading.get_ident
 
 
@@ -32,7 +38,9 @@ class Guard:
         began = _now()
         try:
             return hook(*arguments)
-        except Exception as error:  # noqa: BLE001  an error of ours must never reach the training
+        except Exception as error:  # an error of ours must never reach the training
+            if _of_a_signals_handler(error):
+                raise  # the script's own way out, as KeyboardInterrupt is
             if self.active:
                 self.active = False
                 self._on_failure(error)
@@ -40,3 +48,28 @@ class Guard:
         finally:
             if _thread() == self.thread:
                 self.cost_ns += _now() - began
+
+
+def _of_a_signals_handler(error: Exception) -> bool:
+    """Whether a handler of the script's raised it, while one of our hooks happened to run.
+
+    Python calls a handler with the number and the frame that it interrupts, which is the one before
+    it in the traceback.
+    """
+    frames = (frame for frame, _ in walk_tb(error.__traceback__))
+    return any(
+        not frame.f_code.co_filename.startswith(_OURS) and _was_given(frame, interrupted)
+        for interrupted, frame in pairwise(frames)
+    )
+
+
+def _was_given(frame: FrameType, interrupted: FrameType) -> bool:
+    code, values = frame.f_code, frame.f_locals
+    last = code.co_argcount + bool(code.co_flags & inspect.CO_VARARGS) * (
+        code.co_kwonlyargcount + 1
+    )
+    given: list[object] = []
+    for name in code.co_varnames[:last]:
+        value = values.get(name)
+        given += value if isinstance(value, tuple) else [value]
+    return any(value is interrupted for value in given)

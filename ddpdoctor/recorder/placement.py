@@ -8,7 +8,6 @@ holds for the facts, too. The run folder gets a note of where they are.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import shutil
@@ -23,8 +22,7 @@ from typing import Final
 
 from ddpdoctor.laststacks import STACKS_SUFFIX
 from ddpdoctor.localrecords import SUFFIX, LocalRecord
-
-log = logging.getLogger("ddpdoctor")
+from ddpdoctor.notices import warn
 
 # As /proc/self/mountinfo names them; each kind of FUSE is "fuse.<name>". `fuseblk` is a local disk.
 REMOTE_TYPES: Final = frozenset(
@@ -100,8 +98,8 @@ class Placement:
             failed.append(TimeoutError(f"not done after {COPY_S:.0f} s"))
         if failed:
             self.answers = False
-            log.warning(
-                "ddpdoctor: the record of rank %d could not be copied into %s (%s); it is kept "
+            warn(
+                "the record of rank %d could not be copied into %s (%s); it is kept "
                 "in %s on %s",
                 self._rank, self.home.parent, failed[0], self.path.parent, socket.gethostname(),
             )  # fmt: skip

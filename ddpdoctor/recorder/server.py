@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 from typing import Final
 
+from ddpdoctor.notices import mention
 from ddpdoctor.recorder import _torch_private as private
 from ddpdoctor.recorder.registration import registration_folder
-
-log = logging.getLogger("ddpdoctor")
 
 MOST_BYTES: Final = 107  # of a unix socket's path; the folder's 0700 keeps others out
 
@@ -28,7 +26,7 @@ class WorkerServer:
             private.start_worker_server(str(path))
             self._path = path
         except (OSError, AttributeError, ValueError, RuntimeError) as error:
-            log.info("ddpdoctor: no server in this process (%s)", error)
+            mention("no server in this process (%s)", error)
 
     def close(self) -> None:
         """The way to it goes; its thread waits until the process ends."""

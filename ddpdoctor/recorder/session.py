@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from contextlib import ExitStack, suppress
@@ -17,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpdoctor import marks
 from ddpdoctor.events import GroupInfo, RunInfo
 from ddpdoctor.laststacks import STACKS_SUFFIX
+from ddpdoctor.notices import mention, warn
 from ddpdoctor.recorder import _torch_private as private
 from ddpdoctor.recorder.backup import Backup
 from ddpdoctor.recorder.callsite import CallSites
@@ -45,8 +45,6 @@ from ddpdoctor.recorder.waits import Waits
 from ddpdoctor.recorder.writer import RankFile
 from ddpdoctor.schedule import CONTROL_FILE, FIRST_STEP, Schedule, Switch
 from ddpdoctor.settings import Settings
-
-log = logging.getLogger("ddpdoctor")
 
 _MB: Final = 1024 * 1024
 _CLOSE_BEFORE_OTHERS: Final = 100  # priority of our finaliser: while files and threads still work
@@ -210,12 +208,12 @@ def _close_at_exit(recorder: Recorder, guard: Guard) -> None:
 
 
 def _say_nothing(error: Exception) -> None:
-    log.info("ddpdoctor: %s: %s", type(error).__name__, error)
+    mention("%s: %s", type(error).__name__, error)
 
 
 def _warn_off(error: Exception) -> None:
-    log.warning(
-        "ddpdoctor: recording is off for this process; training goes on (%s: %s)",
+    warn(
+        "recording is off for this process; training goes on (%s: %s)",
         type(error).__name__, error,
     )  # fmt: skip
     recorder = _State.recorder
@@ -229,5 +227,5 @@ def _register(rank: int, world_size: int, place: Placement) -> Path | None:
     try:
         return register(rank, world_size, place.home.parent, place.path)
     except OSError as error:
-        log.info("ddpdoctor: not registered (%s)", error)
+        mention("not registered (%s)", error)
         return None

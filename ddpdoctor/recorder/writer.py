@@ -284,19 +284,40 @@ class RankFile:
         self._write_header(self._fd, self._regions(), closed=False)
 
     def close(self) -> None:
-        """Write a compact copy, marked closed, in place of the file. Without room, leave it."""
+        """Write a compact copy, marked closed, in place of the file. Without room, leave it.
+
+        Raises OSError where the file is lost: nothing that was written says so before.
+        """
         with self._lock:
             if self.closed:
                 return
             self.closed = True
+            lost = ""
             try:
+                lost = self._lost()
                 if self._row:
                     self._write_row()
-                self._replace_by_compact_copy()
+                if not lost:
+                    self._replace_by_compact_copy()
             except OSError:  # the file as it stands is whole, only larger
                 self.path.with_suffix(".tmp").unlink(missing_ok=True)
             finally:
                 os.close(self._fd)
+        if lost:
+            raise OSError(f"{self.path} was {lost} while it was written")
+
+    def _lost(self) -> str:
+        """What somebody did to the file; bytes that are written to it then go nowhere."""
+        try:
+            there = os.path.samestat(os.stat(self.path), os.fstat(self._fd))
+        except OSError:
+            there = False
+        if not there:
+            return "removed"
+        raw = os.pread(self._fd, events.PREAMBLE.size, 0).ljust(events.PREAMBLE.size, b"\0")
+        magic, _, size = events.PREAMBLE.unpack(raw)
+        header = os.pread(self._fd, size, events.PREAMBLE.size) if magic == events.MAGIC else b""
+        return "" if header.endswith(b"}") else "truncated"
 
     def _replace_by_compact_copy(self) -> None:
         ring = self._ring.read(0, min(self._ring_used, RING_RECORDS))

@@ -286,6 +286,8 @@ def test_a_rank_file_that_is_truncated_meanwhile_kills_nobody(tmp_path: Path) ->
         _, err = job.communicate(timeout=90)
 
     assert job.returncode == 0, err
+    assert err.count("recording is off") == 1, err
+    assert "rank00001.ddt was truncated while it was written" in err
 
 
 def test_a_collective_that_raises_is_left_out(tmp_path: Path) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import signal
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -57,6 +61,68 @@ def test_what_ends_the_program_passes_through_and_recording_stays_on(
 
     assert errors == []
     assert guard.active
+
+
+class Preempted(Exception):
+    """What a script's handler raises to leave the loop, as for a checkpoint before the end."""
+
+
+def raises(number: int, frame: object) -> None:
+    raise Preempted
+
+
+def raises_once(*given: object) -> None:
+    """Gives way to the default for a second signal, as many do."""
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    raise Preempted
+
+
+class Job:
+    def stop(self, reason: str, number: int, frame: object) -> None:
+        self._save(reason)
+
+    def _save(self, reason: str) -> None:
+        raise Preempted(reason)
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [raises, raises_once, partial(Job().stop, "preempted")],
+    ids=["function", "resets-itself", "method-within-partial"],
+)
+def test_what_a_signals_handler_raises_within_a_hook_reaches_the_training(
+    handler: Callable[..., None],
+) -> None:
+    errors: list[Exception] = []
+    guard = Guard(errors.append)
+
+    def hook() -> None:
+        signal.raise_signal(signal.SIGALRM)
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with pytest.raises(Preempted):
+            guard.run(guard.run, hook)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+    assert errors == []
+    assert guard.active
+
+
+def test_an_error_of_ours_beside_a_frame_is_no_signals_handler() -> None:
+    """Hooks look at frames of the script, too, and may fail at it."""
+    errors: list[Exception] = []
+
+    def looks_at(frame: FrameType | None) -> None:
+        raise ValueError("ours")
+
+    def hook(frame: FrameType | None) -> None:
+        looks_at(frame)
+
+    Guard(errors.append).run(hook, inspect.currentframe())
+
+    assert [str(error) for error in errors] == ["ours"]
 
 
 def test_a_signals_handler_may_record_while_a_hook_records(tmp_path: Path) -> None:
