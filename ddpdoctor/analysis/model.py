@@ -152,7 +152,7 @@ class EarlyEnd:
     cause: Cause
     culprits: tuple[int, ...]
     victims: tuple[int, ...]
-    step: int
+    step: int  # steps that the rank had completed
     last: str  # what the rank recorded last
     end: End | None = None  # of the first culprit, as it noted it
 

@@ -130,14 +130,14 @@ def rank_dead_in_record(run: Analysis) -> Iterator[Finding]:
 def _ended_early(early: EarlyEnd) -> str:
     who, end = rank_list(early.culprits), early.end
     if early.cause == "silence":
-        did = f"went without a word in step {early.step}"
+        did = f"went without a word in step {early.step + 1}"
     elif early.cause == "left":
         did = f"came to the end of the script after step {early.step}"
     elif end and end.kind == "exception":
         at = f" at {end.site.file.rsplit('/', 1)[-1]}:{end.site.line}" if end.site else ""
-        did = f"ended with {end.error}{at} in step {early.step}"
+        did = f"ended with {end.error}{at} in step {early.step + 1}"
     else:
-        did = f"ended with sys.exit({end.status if end else '?'}) in step {early.step}"
+        did = f"ended with sys.exit({end.status if end else '?'}) in step {early.step + 1}"
     if not early.victims:
         return f"{who} {did}"
     then = "while {} still needed it" if early.cause == "left" else "and {} failed for it"

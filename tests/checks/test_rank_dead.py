@@ -114,7 +114,7 @@ def test_the_first_to_raise_is_the_cause_and_the_others_follow() -> None:
 
     assert (finding.culprits, finding.victims) == ((2,), (0, 1))
     assert finding.message == (
-        "rank 2 ended with ValueError at train.py:21 in step 17, and ranks 0 and 1 failed for it"
+        "rank 2 ended with ValueError at train.py:21 in step 18, and ranks 0 and 1 failed for it"
     )
     assert finding.confidence is Confidence.CERTAIN
     assert finding.where[0].rank == 2

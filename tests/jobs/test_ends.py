@@ -127,7 +127,7 @@ def test_a_rank_that_goes_without_a_word_is_the_cause_of_the_others_errors(tmp_p
     (finding,) = result(recorded(tmp_path), "DD901").findings
 
     assert (finding.culprits, finding.victims) == ((0,), (1,))
-    assert finding.message.startswith(f"rank 0 went without a word in step {STEPS}")
+    assert finding.message.startswith(f"rank 0 went without a word in step {STEPS + 1}")
     assert finding.confidence == "likely"
 
 

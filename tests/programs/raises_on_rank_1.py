@@ -15,9 +15,9 @@ def main() -> None:
     for step in range(30):
         optimizer.zero_grad()
         model(torch.ones(2, 8)).sum().backward()
-        optimizer.step()
         if step == 20 and dist.get_rank() == 1:
             1 / 0  # noqa: B018  the fault
+        optimizer.step()
     dist.destroy_process_group()
 
 
