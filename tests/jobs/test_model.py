@@ -22,6 +22,7 @@ EXPECTED = {
     "EvaluatesInside": ("DD504", [0, 1]),
     "BadBatch": ("DD505", [1]),
     "SwallowsError": ("DD506", [1]),
+    "of the 8 batches that each got by the end of epoch 0": ("DD506", [1]),
     "UnevenBatches": ("DD507", [0]),
     "CallsInside": ("DD508", [0, 1]),
     "NoSyncForward": ("DD508", [0, 1]),

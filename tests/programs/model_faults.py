@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import ddpdoctor
 
@@ -181,6 +182,27 @@ class SwallowsError(Net):
             optimizer.step()
 
 
+class DropsBatch(Net):
+    """DD506: rank 1 leaves out a batch before the model sees it."""
+
+    @classmethod
+    def run(cls) -> None:
+        model = ddpdoctor.wrap(cls())
+        optimizer = sgd(model)
+        data = TensorDataset(torch.arange(64.0 * 8).view(64, 8) / 512)
+        sampler = DistributedSampler(data, shuffle=False)
+        loader = DataLoader(data, batch_size=4, sampler=sampler)
+        for epoch in range(2):
+            for number, (x,) in enumerate(loader):
+                if rank == 1 and epoch == 0 and number == 3:
+                    continue
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                optimizer.step()
+        if rank == 1:  # so that the last reduction of rank 0 has its partner
+            model(batch(0)).square().mean().backward()
+
+
 class UnevenBatches(Net):
     """DD507: rank 0 averages over 2 samples, rank 1 over 18."""
 
@@ -308,8 +330,8 @@ class ReadyTwice(ReentrantTwice):
 
 FAULTS = (
     LoadsOnRank0, SkipsStep, ReentrantTwice, DropsLayer, NeverUsesLast, EvaluatesInside, BadBatch,
-    SwallowsError, UnevenBatches, CallsInside, NoSyncForward, CastAfterwards, HeadOutside,
-    Unfreezes, SumsAgain, OtherRate, OtherOrder,
+    SwallowsError, DropsBatch, UnevenBatches, CallsInside, NoSyncForward, CastAfterwards,
+    HeadOutside, Unfreezes, SumsAgain, OtherRate, OtherOrder,
 )  # fmt: skip
 
 
