@@ -50,10 +50,11 @@ contracts: $(STAMPS)/tests ## the direction of imports
 	$(BIN)/lint-imports
 
 check: lint types contracts ## all of that and the fast tests, in under two minutes
-	$(BIN)/pytest -m 'not job'
+	$(BIN)/pytest -m 'not job' -n 2
 
 test: $(STAMPS)/tests $(STAMPS)/chromium ## all tests: real ranks, py-spy, Chromium, slow links
-	$(BIN)/pytest
+	$(BIN)/pytest -m 'not job' -n 2
+	$(BIN)/pytest -m job # one after the other: they measure time on both CPUs
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) $(STAMPS) build dist *.egg-info

@@ -81,7 +81,7 @@ def test_who_listens_on_a_port_is_named() -> None:
 
         assert holder is not None
         assert holder.pid == os.getpid()
-        assert "pytest" in (holder.command or "")
+        assert "python" in (holder.command or "")
     assert holder_of(port) is None
 
 
