@@ -30,9 +30,7 @@ def load_plain(data: bytes) -> object:
         return _Machine(data).run()
     except (IndexError, struct.error):
         raise NotPlain("it breaks off") from None
-    except (TypeError, AttributeError, UnicodeDecodeError, ValueError) as error:
-        if isinstance(error, NotPlain):
-            raise
+    except (TypeError, UnicodeDecodeError):
         raise NotPlain("it is damaged") from None
 
 
@@ -137,6 +135,12 @@ class _Machine:
                     raise NotPlain("a large value occurs in several places")
                 todo += each.values() if isinstance(each, dict) else each
         self._shared |= {id(each) for each in held if isinstance(each, _CONTAINERS)}
+
+    def text(self, form: str) -> None:
+        self.push(self.raw(self.number(form)).decode("utf-8", "surrogatepass"))
+
+    def long(self, form: str) -> None:
+        self.push(int.from_bytes(self.raw(self.number(form)), "little", signed=True))
 
 
 _STOP: Final = ord(".")
