@@ -55,6 +55,7 @@ class Call:
 
     @property
     def text(self) -> str:
+        """`all_reduce (number 9 of group 0) at train.py:12`."""
         at = f" at {self.site.text}" if self.site else ""
         if self.point_to_point:
             direction = {"send": "to", "recv": "from"}.get(self.op, "with")
@@ -83,7 +84,13 @@ class RankCalls:
 
     @cached_property
     def pending(self) -> tuple[Call, ...]:
-        return tuple(call for call in self.calls if not call.done)
+        return tuple(call for call in self.calls if not self.has_completed(call))
+
+    def has_completed(self, call: Call) -> bool:
+        """A group's collectives complete in order; torch may note that of one late or never."""
+        if call.point_to_point:
+            return call.done
+        return call.done or call.seq < self._newest_done.get(call.group, 0)
 
     @property
     def front(self) -> Call | None:
@@ -93,6 +100,14 @@ class RankCalls:
     @cached_property
     def collectives(self) -> dict[tuple[str, int], Call]:
         return {call.place: call for call in self.calls if not call.point_to_point}
+
+    @cached_property
+    def _newest_done(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for (group, seq), call in self.collectives.items():
+            if call.done:
+                found[group] = max(seq, found.get(group, seq))
+        return found
 
     @cached_property
     def newest(self) -> dict[str, int]:
@@ -122,6 +137,15 @@ class Dumps:
     @property
     def world_size(self) -> int:
         return len(self.ranks) + len(self.lost)
+
+    def group_text(self, name: str) -> str:
+        """`group 72, EXPERT_MODEL_PARALLEL_GROUP`."""
+        about = self._descriptions.get(name)
+        return f"group {name}, {about}" if about and name != DEFAULT_GROUP else f"group {name}"
+
+    @cached_property
+    def _descriptions(self) -> dict[str, str]:
+        return {group.name: group.description for each in self.ranks for group in each.groups}
 
     @cached_property
     def by_rank(self) -> dict[int, RankCalls]:

@@ -8,20 +8,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from ddpdoctor.errors import NothingToDiagnose
 from ddpdoctor.events import MOST_RANKS
 from ddpdoctor.hang.calls import DEFAULT_GROUP, Dumps, LostDump, RankCalls
-from ddpdoctor.hang.flight_recorder import BadDump, NotADump, OneDump, parse_dump
+from ddpdoctor.hang.flight_recorder import (
+    BadDump,
+    NotADump,
+    OneDump,
+    is_pickle,
+    may_be_dump,
+    parse_dump,
+)
 from ddpdoctor.regular import read_up_to
 from ddpdoctor.wording import rank_list
 
 MAX_BYTES: Final = 32 * 1024 * 1024  # of a file; 2,000 calls take 0.3 MB, as JSON 0.8
 MAX_FILES: Final = 20_000
 MAX_LOST: Final = 4_096  # ranks without a dump that are looked at one by one
+_HEAD: Final = 64  # bytes that tell what a file cannot be
+_NO_DUMP: Final = "it is no dump of torch's flight recorder"
 _NAMED: Final = re.compile(r"rank[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _LAST: Final = re.compile(r"(?<!\d)(\d{1,7})\D*$")
 
@@ -33,11 +42,13 @@ class _File:
     path: Path
     dump: OneDump | None
     problem: str | None = None
+    is_pickle: bool = False
+    path_tells: bool = True  # not where it is named unlike the dumps beside it
 
     @property
     def rank(self) -> int | None:
         own = self.dump.rank if self.dump else None
-        return own if own is not None else rank_in_name(self.path)
+        return rank_in_name(self.path) if own is None and self.path_tells else own
 
     @property
     def family(self) -> str:
@@ -95,26 +106,28 @@ def _files(path: Path) -> Iterator[_File]:
     found = [_read(each) for each in inside]
     families = {file.family for file in found if file.dump}
     for file in found:
-        damaged = file.problem is not None and (file.family in families or not families)
-        if file.dump or damaged:
+        if file.dump or file.family in families or not families:
             yield file
+        elif file.is_pickle:
+            yield replace(file, path_tells=False)
 
 
 def _read(path: Path) -> _File:
     try:
+        if not may_be_dump(read_up_to(path, _HEAD)):
+            empty = path.stat().st_size == 0
+            return _File(path, None, "it is empty" if empty else _NO_DUMP)
         data = read_up_to(path, MAX_BYTES + 1)
     except OSError as error:
         return _File(path, None, f"cannot be read ({error.strerror or error})")
-    if not data:
-        return _File(path, None, "it is empty")
     if len(data) > MAX_BYTES:
         return _File(path, None, f"it is larger than {MAX_BYTES >> 20} MiB")
     try:
         return _File(path, parse_dump(data))
     except NotADump:
-        return _File(path, None, "it is no dump of torch's flight recorder")
+        return _File(path, None, _NO_DUMP)
     except BadDump as error:
-        return _File(path, None, str(error))
+        return _File(path, None, str(error), is_pickle=is_pickle(data))
 
 
 def _lost(ranks: tuple[RankCalls, ...], files: list[_File]) -> tuple[LostDump, ...]:
@@ -146,10 +159,16 @@ def _without(lost: tuple[LostDump, ...]) -> Iterator[str]:
 
 def _why_none(paths: list[Path], files: list[_File]) -> str:
     shown = ", ".join(str(path) for path in paths[:3])
-    reasons = [f"{file.path}: {file.problem}" for file in files if file.problem]
-    if len(paths) == 1 and len(files) == 1 and reasons and not paths[0].is_dir():
-        return reasons[0]
-    why = f" ({reasons[0]})" if reasons else ""
+    if len(paths) == 1 and not paths[0].is_dir():
+        return f"{shown}: {files[0].problem}"
+    why = next(
+        (
+            f" ({file.path.name}: {file.problem})"
+            for file in files
+            if file.is_pickle or _NAMED.search(file.path.name)
+        ),
+        "",
+    )
     return (
         f"{shown}: neither a recorded run nor dumps of torch's flight recorder{why}; torch writes "
         "them where TORCH_FR_DUMP_TEMP_FILE says, when a collective of NCCL times out"

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from ddpdoctor.events import Int64
-from ddpdoctor.hang.calls import Call, CallGroup, CallSite, RankCalls, Sizes
+from ddpdoctor.hang.calls import Call, CallGroup, CallSite, Sizes
 from ddpdoctor.hang.plainpickle import NotPlain, load_plain
 from ddpdoctor.hang.pyspy import origin_of
 from ddpdoctor.hang.snapshot import Origin, PendingEntry
@@ -114,16 +114,24 @@ def parse_dump(data: bytes) -> OneDump:
     return OneDump(tuple(_calls(entries, groups)), groups, _own_rank(entries, groups))
 
 
+def is_pickle(data: bytes) -> bool:
+    return data[:1] == b"\x80"
+
+
+def may_be_dump(head: bytes) -> bool:
+    """Whether a file that begins like this can be one."""
+    return is_pickle(head) or head.lstrip()[:1] == b"{"
+
+
 def _decoded(data: bytes) -> _Dump:
-    start = data.lstrip()[:1]
-    if data[:1] == b"\x80":
-        plain = load_plain(data)
-        if not isinstance(plain, dict):
-            raise NotADump
-        return msgspec.convert(plain, type=_Dump)
-    if start != b"{":
+    if not may_be_dump(data):
         raise NotADump
-    return msgspec.json.decode(data, type=_Dump)
+    if not is_pickle(data):
+        return msgspec.json.decode(data, type=_Dump)
+    plain = load_plain(data)
+    if not isinstance(plain, dict):
+        raise NotADump
+    return msgspec.convert(plain, type=_Dump)
 
 
 def _brief(error: Exception) -> str:

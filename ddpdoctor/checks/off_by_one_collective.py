@@ -1,0 +1,56 @@
+"""DD905 off-by-one-collective: one rank is one call ahead of the others since a certain call.
+
+What it measures
+    In dumps of torch's flight recorder, the calls of a group one by one: operation, sizes, types
+    and lines. From some number on, each call of one rank is the one that the others make with the
+    next number.
+
+Why it matters
+    Calls pair up by their order, so that from there on each is paired with a wrong one: numbers are
+    mixed without a word, and at the end one rank waits for a call that nobody makes.
+
+What to do
+    Make the call that is named on all ranks, or on none: look for `if rank == 0:` before it, an
+    early return, a batch that one rank skips, or a loop with one step more.
+
+When it is wrong
+    With two ranks, or as many ahead as behind, a call too many on one is a call too few on the
+    other: then no rank is named. Where the lines are not in the dump and all calls look alike, it
+    cannot be seen; where one rank alone is in a call, it says `possible`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.checks import dump_check
+from ddpdoctor.findings import Confidence, Finding
+from ddpdoctor.hang import describe_calls
+from ddpdoctor.hang.standing import Standing
+from ddpdoctor.wording import rank_list
+
+
+@dump_check("DD905", "off-by-one-collective")
+def off_by_one_collective(scene: Standing) -> Iterator[Finding]:
+    shift = scene.shift
+    if shift is None:
+        return
+    extra, instead = shift.extra, shift.instead
+    ahead, behind = rank_list(shift.ahead), rank_list(shift.behind)
+    made = describe_calls.text(scene, extra)
+    if instead is None:
+        message = f"{ahead} waits in {made}, and {behind} never made a call with that number"
+    else:
+        message = (
+            f"{ahead} {'are' if len(shift.ahead) > 1 else 'is'} one call ahead of {behind} since "
+            f"{made}, which {behind} did not make: there {instead.text} has that number"
+        )
+    yield describe_calls.finding(
+        scene,
+        shift.culprits,
+        message,
+        f"Make {extra.op}{f' at {extra.site.text}' if extra.site else ''} on all ranks of the "
+        "group or on none. No call may depend on the rank, its data or its loss alone.",
+        Confidence.POSSIBLE if instead is None else Confidence.LIKELY,
+        shown={shift.ahead[0]: extra, shift.behind[0]: instead},
+    )
