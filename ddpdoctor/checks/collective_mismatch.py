@@ -145,5 +145,4 @@ def _made(party: Party) -> str:
     call = party.call
     sizes = " and ".join("x".join(map(str, size)) or "a number" for size in call.inputs)
     of = f" of {sizes} {'/'.join(dict.fromkeys(call.dtypes))}".rstrip() if sizes else ""
-    at = f" at {call.site.text}" if call.site else ""
-    return f"{rank_list(party.ranks)} {call.op}{of}{at}"
+    return f"{rank_list(party.ranks)} {call.name}{of}"

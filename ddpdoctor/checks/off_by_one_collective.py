@@ -37,20 +37,20 @@ def off_by_one_collective(scene: Standing) -> Iterator[Finding]:
         return
     extra, instead = shift.extra, shift.instead
     ahead, behind = rank_list(shift.ahead), rank_list(shift.behind)
-    made = describe_calls.text(scene, extra)
     if instead is None:
-        message = f"{ahead} waits in {made}, and {behind} never made a call with that number"
+        message = f"{ahead} waits in {describe_calls.text(scene, extra)}, and {behind} never made a call with that number"
     else:
         message = (
             f"{ahead} {'are' if len(shift.ahead) > 1 else 'is'} one call ahead of {behind} since "
-            f"{made}, which {behind} did not make: there {instead.text} has that number"
+            f"number {extra.seq} of {scene.dumps.group_text(extra.group)}: {extra.name}, where "
+            f"{behind} made {instead.name}"
         )
     yield describe_calls.finding(
         scene,
         shift.culprits,
         message,
-        f"Make {extra.op}{f' at {extra.site.text}' if extra.site else ''} on all ranks of the "
-        "group or on none. No call may depend on the rank, its data or its loss alone.",
+        f"Make {extra.name} on all ranks of the group or on none. No call may depend on the rank, "
+        "its data or its loss alone.",
         Confidence.POSSIBLE if instead is None else Confidence.LIKELY,
         shown={shift.ahead[0]: extra, shift.behind[0]: instead},
     )

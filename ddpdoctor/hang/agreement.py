@@ -90,7 +90,13 @@ def shift_in(group: str, ranks: Sequence[RankCalls]) -> Shift | None:
     if len(camps) != 2:
         return None
     one, other = camps.values()
-    return _shifted(known, one, other, with_site) or _shifted(known, other, one, with_site)
+    found = (_shifted(known, one, other, with_site), _shifted(known, other, one, with_site))
+    # two calls in turn fit either way: what fits longer is right, else who came further is ahead
+    return max(
+        (shift for shift in found if shift),
+        key=lambda shift: (shift.fitting, max(known[shift.ahead[0]])),
+        default=None,
+    )
 
 
 def _of_group(each: RankCalls, group: str) -> dict[int, Call]:
@@ -107,18 +113,33 @@ def _label(call: Call | None, with_site: bool) -> _Label:
 def _shifted(
     known: dict[int, dict[int, Call]], ahead: list[int], behind: list[int], with_site: bool
 ) -> Shift | None:
-    """Whether each call of `behind` is the next one of `ahead`, from the first difference on."""
+    """Whether each call of `behind` is the next one of `ahead`, from some difference on.
+
+    Differences before that one are none of the order: `if rank == 0:` and `else:`, each with a
+    call.
+    """
     mine, theirs = known[ahead[0]], known[behind[0]]
-    both = sorted(mine.keys() & theirs.keys())
-    differing = [n for n in both if _label(mine[n], with_site) != _label(theirs[n], with_site)]
+    fitting = 0
+    fits_from = None
+    for number in sorted((n for n in theirs if n + 1 in mine), reverse=True):
+        if _label(theirs[number], with_site) != _label(mine[number + 1], with_site):
+            break
+        fitting, fits_from = fitting + 1, number
+    if fits_from is None:
+        return None
+    differing = [
+        number
+        for number in sorted(mine.keys() & theirs.keys())
+        if number >= fits_from
+        and _label(mine[number], with_site) != _label(theirs[number], with_site)
+    ]
     if len(differing) < 2:  # only one: it is no shift, the next ones fit as they are
         return None
     since = differing[0]
-    pairs = [(theirs[n], mine[n + 1]) for n in sorted(theirs) if n >= since and n + 1 in mine]
-    fits = all(_label(a, with_site) == _label(b, with_site) for a, b in pairs)
-    if not fits or len(pairs) < MIN_SHIFTED:
+    fitting -= since - fits_from
+    if fitting < MIN_SHIFTED:
         return None
-    return Shift(tuple(ahead), tuple(behind), mine[since], theirs[since], len(pairs))
+    return Shift(tuple(ahead), tuple(behind), mine[since], theirs[since], fitting)
 
 
 def ahead_alone(front: Call, dumps: Dumps) -> Shift | None:

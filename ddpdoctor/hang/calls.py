@@ -54,6 +54,11 @@ class Call:
         return (self.group, self.seq)
 
     @property
+    def name(self) -> str:
+        """`all_reduce at train.py:12`."""
+        return f"{self.op} at {self.site.text}" if self.site else self.op
+
+    @property
     def text(self) -> str:
         """`all_reduce (number 9 of group 0) at train.py:12`."""
         at = f" at {self.site.text}" if self.site else ""

@@ -32,7 +32,7 @@ MAX_LOST: Final = 4_096  # ranks without a dump that are looked at one by one
 _HEAD: Final = 64  # bytes that tell what a file cannot be
 _NO_DUMP: Final = "it is no dump of torch's flight recorder"
 _NAMED: Final = re.compile(r"rank[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
-_LAST: Final = re.compile(r"(?<!\d)(\d{1,7})\D*$")
+_LAST: Final = re.compile(r"(?<!\d)(\d{1,7})(\.[A-Za-z]+)?$")
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class _File:
 
 def rank_in_name(path: Path) -> int | None:
     """The rank that a file's name tells: behind the word, else its last number."""
-    found = _NAMED.search(path.name) or _LAST.search(path.stem if path.suffix else path.name)
+    found = _NAMED.search(path.name) or _LAST.search(path.name)
     rank = int(found[1]) if found else None
     return rank if rank is None or rank < MOST_RANKS else None
 

@@ -76,11 +76,11 @@ class _Dump:
     )
 
 
-class NotADump(ValueError):
+class NotADump(Exception):
     """It is no dump of the flight recorder."""
 
 
-class BadDump(ValueError):
+class BadDump(Exception):
     """It may be a dump, and cannot be read; the message is the reason."""
 
 
