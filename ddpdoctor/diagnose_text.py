@@ -82,7 +82,9 @@ def _finding(
         if text:
             rows.add_row("", said(f"    {text}", style="cyan"))
     for index, evidence in enumerate(finding.evidence):
-        shown = f"{evidence.what}: {evidence.value} {evidence.unit}".rstrip()
+        value = evidence.value
+        value = f"{value:.1f}" if isinstance(value, float) else value
+        shown = f"{evidence.what}: {value} {evidence.unit}".rstrip()
         rows.add_row("" if index else "evidence", said(shown))
     rows.add_row("fix", said(finding.fix))
     yield Padding(rows, (0, 0, 0, 2))

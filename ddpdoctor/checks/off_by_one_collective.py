@@ -38,7 +38,8 @@ def off_by_one_collective(scene: Standing) -> Iterator[Finding]:
     extra, instead = shift.extra, shift.instead
     ahead, behind = rank_list(shift.ahead), rank_list(shift.behind)
     if instead is None:
-        message = f"{ahead} waits in {describe_calls.text(scene, extra)}, and {behind} never made a call with that number"
+        waits_in = describe_calls.text(scene, extra)
+        message = f"{ahead} waits in {waits_in}, and {behind} never made a call with that number"
     else:
         message = (
             f"{ahead} {'are' if len(shift.ahead) > 1 else 'is'} one call ahead of {behind} since "

@@ -1,4 +1,4 @@
-"""Which files are dumps, of which rank, and what becomes of those that are not as they should be."""
+"""Which files are dumps, and of which rank; and what becomes of damaged and foreign ones."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import os
 import pickle
 import struct
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -142,11 +143,9 @@ def test_a_program_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @given(st.binary(max_size=200))
-def test_noise_is_refused_or_plain(noise: bytes) -> None:
-    try:
+def test_noise_raises_nothing_else(noise: bytes) -> None:
+    with suppress(NotPlain):
         load_plain(b"\x80\x02" + noise)
-    except NotPlain:
-        pass
 
 
 def test_every_cut_of_a_pickle_is_told_to_break_off() -> None:
