@@ -10,7 +10,9 @@ from typing import Any
 
 from ddpdoctor.checks import CheckResult, Outcome, dump_checks, run_check
 from ddpdoctor.findings import Finding
+from ddpdoctor.hang.calls import Call
 from ddpdoctor.hang.dumps import read_dumps
+from ddpdoctor.hang.flight_recorder import told_in
 from ddpdoctor.hang.standing import Standing, standing
 
 TORCH = "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
@@ -71,8 +73,19 @@ def write(folder: Path, calls: dict[int, list[dict[str, Any]]], **groups: list[i
     return folder
 
 
+def calls_in(entries: list[dict[str, Any]]) -> tuple[Call, ...]:
+    """As a rank that still lives answers them."""
+    answer = told_in(as_json(entries))
+    assert answer is not None
+    return answer.calls
+
+
 def as_json(entries: list[dict[str, Any]]) -> bytes:
-    return json.dumps(dump(entries)).encode()
+    """As torch's handler gives it: without the lines."""
+    plain = dump(entries)
+    for entry in plain["entries"]:
+        del entry["frames"]
+    return json.dumps(plain).encode()
 
 
 def scene(folder: Path) -> Standing:

@@ -24,14 +24,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ddpdoctor.checks import dump_check, hang_check
 from ddpdoctor.findings import Confidence, Finding, Severity
 from ddpdoctor.hang import describe, describe_calls
-from ddpdoctor.hang.agreement import Party
+from ddpdoctor.hang.agreement import Mismatch, Party
 from ddpdoctor.hang.joining import awaits_others
 from ddpdoctor.hang.order import behind, crossed
-from ddpdoctor.hang.situation import Kind, Seen, numbers, situation
+from ddpdoctor.hang.situation import (
+    Kind,
+    Seen,
+    mismatch_told,
+    numbers,
+    shift_told,
+    situation,
+)
 from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.hang.standing import Standing
 from ddpdoctor.wording import rank_list
@@ -40,9 +48,15 @@ from ddpdoctor.wording import rank_list
 @hang_check("DD904", "collective-mismatch")
 def collective_mismatch(snapshot: HangSnapshot) -> Iterator[Finding]:
     scene = situation(snapshot)
-    if scene.kind is not Kind.DIFFERENT_CALLS or scene.leavers():
+    if shift_told(snapshot) or crossed(snapshot) or awaits_others(snapshot):
+        return  # DD905, DD911 and DD407 know more
+    if scene.kind not in (Kind.DIFFERENT_CALLS, Kind.SAME_CALL) or scene.leavers():
         return
-    if crossed(snapshot) or awaits_others(snapshot):  # DD911 and DD407 know more
+    mismatch = mismatch_told(snapshot)
+    if mismatch and snapshot.told:
+        yield replace(_told(snapshot.told, mismatch), hosts=describe.hosts(snapshot))
+        return
+    if scene.kind is Kind.SAME_CALL:
         return
     groups = _by_call(scene.waiting)
     late = tuple(seen for seen in scene.waiting if seen.number in behind(snapshot))
@@ -113,16 +127,7 @@ def _fix(waiting: tuple[Seen, ...]) -> str:
 @dump_check("DD904", "collective-mismatch")
 def collective_mismatch_in_dumps(scene: Standing) -> Iterator[Finding]:
     if scene.mismatch:
-        parties = scene.mismatch.parties
-        call = parties[0].call
-        yield describe_calls.finding(
-            scene,
-            scene.mismatch.culprits,
-            f"the ranks made different calls as number {call.seq} of "
-            f"{scene.dumps.group_text(call.group)}: {'; '.join(map(_made, parties))}",
-            _SAME_CALLS,
-            shown={party.ranks[0]: party.call for party in parties},
-        )
+        yield _told(scene, scene.mismatch)
     elif scene.circle and all(_is_between_two(scene, rank) for rank in scene.circle):
         yield describe_calls.finding(
             scene,
@@ -134,6 +139,19 @@ def collective_mismatch_in_dumps(scene: Standing) -> Iterator[Finding]:
             ),
             _BOTH_AT_ONCE,
         )
+
+
+def _told(scene: Standing, mismatch: Mismatch) -> Finding:
+    parties = mismatch.parties
+    call = parties[0].call
+    return describe_calls.finding(
+        scene,
+        mismatch.culprits,
+        f"the ranks made different calls as number {call.seq} of "
+        f"{scene.dumps.group_text(call.group)}: {'; '.join(map(_made, parties))}",
+        _SAME_CALLS,
+        shown={party.ranks[0]: party.call for party in parties},
+    )
 
 
 def _is_between_two(scene: Standing, rank: int) -> bool:

@@ -29,7 +29,7 @@ from ddpdoctor.findings import Confidence, Finding, Severity
 from ddpdoctor.hang import describe, describe_calls
 from ddpdoctor.hang.activity import Activity
 from ddpdoctor.hang.order import behind
-from ddpdoctor.hang.situation import Kind, Seen, Situation, numbers, situation
+from ddpdoctor.hang.situation import Kind, Seen, Situation, numbers, shift_told, situation
 from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.hang.standing import Standing
 from ddpdoctor.wording import rank_list
@@ -47,7 +47,7 @@ def missing_rank(snapshot: HangSnapshot) -> Iterator[Finding]:
             f"{_doing(scene.elsewhere)}; look again in a minute, and if it is still "
             "there, see what that line waits for"
         )
-    if scene.kind is not Kind.HELD_UP:
+    if scene.kind is not Kind.HELD_UP or shift_told(snapshot):  # DD905 knows more
         return
     left = scene.leavers()
     missing = tuple(

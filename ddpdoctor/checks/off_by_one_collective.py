@@ -1,9 +1,9 @@
 """DD905 off-by-one-collective: one rank is one call ahead of the others since a certain call.
 
 What it measures
-    In dumps of torch's flight recorder, the calls of a group one by one: operation, sizes, types
-    and lines. From some number on, each call of one rank is the one that the others make with the
-    next number.
+    In torch's flight recorder, by dumps or as recorded ranks answer while they hang, the calls of a
+    group one by one: operation, sizes, types and, in dumps, lines. From some number on, each call
+    of one rank is the one that the others make with the next number.
 
 Why it matters
     Calls pair up by their order, so that from there on each is paired with a wrong one: numbers are
@@ -22,19 +22,33 @@ When it is wrong
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from ddpdoctor.checks import dump_check
+from ddpdoctor.checks import dump_check, hang_check
 from ddpdoctor.findings import Confidence, Finding
-from ddpdoctor.hang import describe_calls
+from ddpdoctor.hang import describe, describe_calls
+from ddpdoctor.hang.agreement import Shift
+from ddpdoctor.hang.situation import shift_told
+from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.hang.standing import Standing
 from ddpdoctor.wording import rank_list
 
 
+@hang_check("DD905", "off-by-one-collective")
+def off_by_one_collective(snapshot: HangSnapshot) -> Iterator[Finding]:
+    """The same while the job hangs, by what recorded ranks answer."""
+    shift = shift_told(snapshot)
+    if shift and snapshot.told:
+        yield replace(_finding(snapshot.told, shift), hosts=describe.hosts(snapshot))
+
+
 @dump_check("DD905", "off-by-one-collective")
-def off_by_one_collective(scene: Standing) -> Iterator[Finding]:
-    shift = scene.shift
-    if shift is None:
-        return
+def off_by_one_collective_in_dumps(scene: Standing) -> Iterator[Finding]:
+    if scene.shift:
+        yield _finding(scene, scene.shift)
+
+
+def _finding(scene: Standing, shift: Shift) -> Finding:
     extra, instead = shift.extra, shift.instead
     ahead, behind = rank_list(shift.ahead), rank_list(shift.behind)
     if instead is None:
@@ -46,7 +60,7 @@ def off_by_one_collective(scene: Standing) -> Iterator[Finding]:
             f"number {extra.seq} of {scene.dumps.group_text(extra.group)}: {extra.name}, where "
             f"{behind} made {instead.name}"
         )
-    yield describe_calls.finding(
+    return describe_calls.finding(
         scene,
         shift.culprits,
         message,

@@ -29,7 +29,7 @@ from ddpdoctor.hang import describe, describe_calls
 from ddpdoctor.hang.activity import Activity
 from ddpdoctor.hang.joining import awaits_others
 from ddpdoctor.hang.order import crossed
-from ddpdoctor.hang.situation import Kind, Seen, numbers, situation
+from ddpdoctor.hang.situation import Kind, Seen, mismatch_told, numbers, shift_told, situation
 from ddpdoctor.hang.snapshot import HangSnapshot, LastCollective
 from ddpdoctor.hang.standing import Standing
 from ddpdoctor.wording import rank_list
@@ -41,6 +41,8 @@ def transport_stalled(snapshot: HangSnapshot) -> Iterator[Finding]:
     if scene.kind is not Kind.SAME_CALL or crossed(snapshot):  # crossed groups are DD911
         return
     if awaits_others(snapshot):  # that is DD407
+        return
+    if shift_told(snapshot) or mismatch_told(snapshot):  # one line, and not one call
         return
     waiting = scene.waiting
     if snapshot.elsewhere:

@@ -95,7 +95,7 @@ class RankCalls:
         """A group's collectives complete in order; torch may note that of one late or never."""
         if call.point_to_point:
             return call.done
-        return call.done or call.seq < self._newest_done.get(call.group, 0)
+        return call.done or call.seq < self._newest_done.get(call.group, -1)
 
     @property
     def front(self) -> Call | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Final
 
 import msgspec
@@ -15,7 +15,7 @@ from ddpdoctor.events import Int64
 from ddpdoctor.hang.calls import Call, CallGroup, CallSite, Sizes
 from ddpdoctor.hang.plainpickle import NotPlain, load_plain
 from ddpdoctor.hang.pyspy import origin_of
-from ddpdoctor.hang.snapshot import Origin, PendingEntry
+from ddpdoctor.hang.snapshot import Answer, Origin, PendingEntry
 
 MAX_PENDING: Final = 64
 MAX_SIZES: Final = 8  # tensors of one entry, and dimensions of one tensor, that are kept
@@ -198,15 +198,17 @@ def _own_rank(entries: list[_Entry], groups: tuple[CallGroup, ...]) -> int | Non
     return common.pop() if len(common) == 1 else None
 
 
-def pending_in(answer: bytes) -> tuple[PendingEntry, ...] | None:
-    """What the rank has issued and is not done; None where the answer does not tell."""
+def told_in(answer: bytes) -> Answer | None:
+    """What a rank answered; None where that does not tell."""
     try:
         dump = msgspec.json.decode(answer, type=_Dump)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     if not dump.entries:  # nothing was issued yet, or the flight recorder is switched off
         return None
-    return tuple(_pending(dump.entries))
+    entries = sorted(dump.entries, key=lambda entry: entry.time_created_ns)
+    calls = (replace(call, seq=max(0, call.seq - 1)) for call in _calls(entries, ()))
+    return Answer(tuple(_pending(dump.entries)), tuple(calls))
 
 
 def _pending(entries: list[_Entry]) -> Iterator[PendingEntry]:

@@ -128,7 +128,7 @@ class Standing:
 def _has_passed(calls: RankCalls, front: Call) -> bool:
     own = calls.collectives.get(front.place)
     if own is None:
-        return calls.newest.get(front.group, 0) > front.seq
+        return calls.newest.get(front.group, -1) > front.seq
     return calls.has_completed(own)
 
 
@@ -173,7 +173,7 @@ def _not_there(front: Call, dumps: Dumps) -> Iterable[int]:
             continue
         own = calls.collectives.get(front.place)
         if own is None:
-            if calls.newest.get(front.group, 0) < front.seq:
+            if calls.newest.get(front.group, -1) < front.seq:
                 yield member
         elif (
             not calls.has_completed(own)

@@ -125,3 +125,17 @@ def test_two_sends_that_wait_for_each_other_in_dumps(tmp_path: Path) -> None:
 
     assert (code, finding.culprits) == ("DD904", (0, 1))
     assert "batch_isend_irecv" in finding.fix
+
+
+def test_different_sizes_in_one_line_as_recorded_ranks_tell() -> None:
+    """By their stacks all are in the same call, and the network would be the suspect."""
+    same, larger = (dumps.calls_in([*DONE, dumps.call(3, size=[n])]) for n in (4, 6))
+    ranks = [at(rank, *ALL_REDUCE, user(30), calls=same) for rank in (0, 1)]
+
+    code, finding = only_finding(snapshot(*ranks, at(2, *ALL_REDUCE, user(30), calls=larger)))
+
+    assert (code, finding.culprits) == ("DD904", (2,))
+    assert "rank 2 all_reduce of 6 Float" in finding.message
+
+    alike = [at(rank, *ALL_REDUCE, user(30), calls=same) for rank in (0, 1, 2)]
+    assert codes(snapshot(*alike)) == ["DD908"]

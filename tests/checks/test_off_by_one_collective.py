@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ddpdoctor.findings import Confidence
-from tests.dump_builders import call, only_finding, results, write
+from tests import hang_builders as live
+from tests.dump_builders import call, calls_in, only_finding, results, write
 
 LOSS, METRIC, EXTRA = 10, 20, 30  # lines
 
@@ -99,3 +100,34 @@ def test_ranks_that_make_the_same_call_on_different_lines_are_not(tmp_path: Path
     assert not results(write(tmp_path, {0: own, 1: others, 2: others}))["DD905"].findings
     hanging = write(tmp_path, {0: own[:-1], 1: hung(others), 2: hung(others)})
     assert only_finding(hanging)[0] == "DD903"
+
+
+def sized(*sizes: int) -> list[dict[str, Any]]:
+    return [call(n, done=True, size=[size]) for n, size in enumerate(sizes, 1)]
+
+
+@pytest.mark.parametrize("line", [30, 32], ids=["in the same line", "on another line"])
+def test_recorded_ranks_tell_it_while_they_hang(line: int) -> None:
+    """By their stacks, rank 1 would be in the call of the others, or they would be missing."""
+    ahead = calls_in(hung(sized(4, 8, 2, 4, 8, 4, 8)))
+    others = calls_in(hung(sized(4, 8, 4, 8, 4, 8)))
+    seen = live.snapshot(
+        live.at(0, *live.ALL_REDUCE, live.user(30), calls=others),
+        live.at(1, *live.ALL_REDUCE, live.user(line), calls=ahead),
+        live.at(2, *live.ALL_REDUCE, live.user(30), calls=others),
+    )
+
+    code, finding = live.only_finding(seen)
+
+    assert (code, finding.culprits, finding.hosts) == ("DD905", (1,), ("node1",))
+    assert "number 2 of group 0" in finding.message  # from 0, as in our records
+
+
+def test_ranks_that_still_move_are_no_hang() -> None:
+    ahead, others = calls_in(sized(4, 8, 2, 4, 8, 4, 8)), calls_in(sized(4, 8, 4, 8, 4, 8))
+    seen = live.snapshot(
+        live.at(0, *live.ALL_REDUCE, live.user(30), calls=others),
+        live.at(1, live.user(25), calls=ahead, movement=live.BUSY),
+    )
+
+    assert live.codes(seen) == ["DD906"]
