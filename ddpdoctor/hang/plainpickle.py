@@ -57,9 +57,13 @@ class _Machine:
             action(self)
         raise NotPlain(f"it has more than {MAX_INSTRUCTIONS:,} instructions")
 
-    def number(self, form: str) -> Any:
-        (value,) = struct.unpack_from(form, self._data, self._at)
-        self._at += struct.calcsize(form)
+    def byte(self) -> int:
+        self._at += 1
+        return self._data[self._at - 1]
+
+    def number(self, form: struct.Struct) -> Any:
+        (value,) = form.unpack_from(self._data, self._at)
+        self._at += form.size
         return value
 
     def raw(self, length: int) -> bytes:
@@ -90,7 +94,7 @@ class _Machine:
         raise IndexError
 
     def version(self) -> None:
-        if self.number("B") > _NEWEST:
+        if self.byte() > _NEWEST:
             raise NotPlain("it is of an unknown version")
 
     def append(self, values: list[Any] | tuple[Any, ...]) -> None:
@@ -115,17 +119,16 @@ class _Machine:
         self.keep(len(self._memo))
 
     def recall(self, index: int) -> None:
-        if index not in self._memo:
-            raise IndexError
-        value = self._memo[index]
-        if isinstance(value, _CONTAINERS):
+        try:
+            value = self._memo[index]
+        except KeyError:
+            raise IndexError from None
+        if type(value) in _CONTAINERS and id(value) not in self._shared:
             self._share(value)
         self._stack.append(value)
 
     def _share(self, value: Any) -> None:
         """Let a small value occur once more; neither it nor what it holds may grow from then on."""
-        if id(value) in self._shared:
-            return
         held, todo = [], [value]
         while todo:
             each = todo.pop()
@@ -136,19 +139,24 @@ class _Machine:
                 todo += each.values() if isinstance(each, dict) else each
         self._shared |= {id(each) for each in held if isinstance(each, _CONTAINERS)}
 
-    def text(self, form: str) -> None:
-        self.push(self.raw(self.number(form)).decode("utf-8", "surrogatepass"))
+    def text(self, length: int) -> None:
+        self.push(self.raw(length).decode("utf-8", "surrogatepass"))
 
-    def long(self, form: str) -> None:
-        self.push(int.from_bytes(self.raw(self.number(form)), "little", signed=True))
+    def long(self, length: int) -> None:
+        self.push(int.from_bytes(self.raw(length), "little", signed=True))
 
 
 _STOP: Final = ord(".")
+_UINT16: Final = struct.Struct("<H")
+_UINT32: Final = struct.Struct("<I")
+_UINT64: Final = struct.Struct("<Q")
+_INT32: Final = struct.Struct("<i")
+_DOUBLE: Final = struct.Struct(">d")
 _PERFORM: Final[dict[int, Callable[[_Machine], None]]] = {
     code[0]: action
     for code, action in {
         b"\x80": _Machine.version,
-        b"\x95": lambda m: m.number("<Q"),  # a frame: its length is of no use here
+        b"\x95": lambda m: m.number(_UINT64),  # a frame: its length is of no use here
         b"}": lambda m: m.push({}),
         b"]": lambda m: m.push([]),
         b")": lambda m: m.push(()),
@@ -162,22 +170,22 @@ _PERFORM: Final[dict[int, Callable[[_Machine], None]]] = {
         b"e": lambda m: m.append(m.to_mark()),
         b"s": lambda m: m.set_items(m.take(2)),
         b"u": lambda m: m.set_items(m.to_mark()),
-        b"q": lambda m: m.keep(m.number("B")),
-        b"r": lambda m: m.keep(m.number("<I")),
+        b"q": lambda m: m.keep(m.byte()),
+        b"r": lambda m: m.keep(m.number(_UINT32)),
         b"\x94": _Machine.keep_next,
-        b"h": lambda m: m.recall(m.number("B")),
-        b"j": lambda m: m.recall(m.number("<I")),
+        b"h": lambda m: m.recall(m.byte()),
+        b"j": lambda m: m.recall(m.number(_UINT32)),
         b"N": lambda m: m.push(None),
         b"\x88": lambda m: m.push(True),
         b"\x89": lambda m: m.push(False),
-        b"K": lambda m: m.push(m.number("B")),
-        b"M": lambda m: m.push(m.number("<H")),
-        b"J": lambda m: m.push(m.number("<i")),
-        b"\x8a": lambda m: m.long("B"),
-        b"\x8b": lambda m: m.long("<I"),
-        b"G": lambda m: m.push(m.number(">d")),
-        b"X": lambda m: m.text("<I"),
-        b"\x8c": lambda m: m.text("B"),
-        b"\x8d": lambda m: m.text("<Q"),
+        b"K": lambda m: m.push(m.byte()),
+        b"M": lambda m: m.push(m.number(_UINT16)),
+        b"J": lambda m: m.push(m.number(_INT32)),
+        b"\x8a": lambda m: m.long(m.byte()),
+        b"\x8b": lambda m: m.long(m.number(_UINT32)),
+        b"G": lambda m: m.push(m.number(_DOUBLE)),
+        b"X": lambda m: m.text(m.number(_UINT32)),
+        b"\x8c": lambda m: m.text(m.byte()),
+        b"\x8d": lambda m: m.text(m.number(_UINT64)),
     }.items()
 }
