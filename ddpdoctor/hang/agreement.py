@@ -149,7 +149,7 @@ def ahead_alone(front: Call, dumps: Dumps) -> Shift | None:
     others = tuple(rank for rank in members if rank not in alone)
     if front.point_to_point or len(alone) != 1 or len(others) < 2:
         return None
-    newest = [dumps.by_rank[rank].newest.get(front.group) for rank in others]
-    if any(number != front.seq - 1 for number in newest):
+    known = [dumps.by_rank[rank] for rank in others if rank in dumps.by_rank]
+    if any(calls.newest.get(front.group) != front.seq - 1 for calls in known):
         return None
     return Shift(tuple(alone), others, front, None)

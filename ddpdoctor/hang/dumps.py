@@ -14,7 +14,7 @@ from typing import Final
 
 from ddpdoctor.errors import NothingToDiagnose
 from ddpdoctor.events import MOST_RANKS
-from ddpdoctor.hang.calls import DEFAULT_GROUP, Dumps, LostDump, RankCalls
+from ddpdoctor.hang.calls import Dumps, LostDump, RankCalls
 from ddpdoctor.hang.flight_recorder import (
     BadDump,
     NotADump,
@@ -138,13 +138,8 @@ def _lost(ranks: tuple[RankCalls, ...], files: list[_File]) -> tuple[LostDump, .
         for file in files
         if file.problem and file.rank is not None and file.rank not in present
     }
-    everyone = {
-        member
-        for each in ranks
-        for group in each.groups
-        if group.name == DEFAULT_GROUP
-        for member in group.members
-    }
+    told = {group.members for each in ranks for group in each.groups}
+    everyone = set[int]().union(*told)
     if not everyone:  # gloo's do not tell
         everyone = set(range(min(max(present | set(broken)) + 1, MAX_LOST)))
     missing = sorted(everyone - present)[:MAX_LOST]

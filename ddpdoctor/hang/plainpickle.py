@@ -30,7 +30,7 @@ def load_plain(data: bytes) -> object:
         return _Machine(data).run()
     except (IndexError, struct.error):
         raise NotPlain("it breaks off") from None
-    except (TypeError, UnicodeDecodeError):
+    except TypeError:
         raise NotPlain("it is damaged") from None
 
 
@@ -140,7 +140,7 @@ class _Machine:
         self._shared |= {id(each) for each in held if isinstance(each, _CONTAINERS)}
 
     def text(self, length: int) -> None:
-        self.push(self.raw(length).decode("utf-8", "surrogatepass"))
+        self.push(self.raw(length).decode("utf-8", "replace"))
 
     def long(self, length: int) -> None:
         self.push(int.from_bytes(self.raw(length), "little", signed=True))

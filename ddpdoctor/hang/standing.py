@@ -80,7 +80,7 @@ class Standing:
     @cached_property
     def gone_or_unread(self) -> tuple[int, ...]:
         """Ranks without a dump that others wait for."""
-        return tuple(sorted(self._ends & {lost.rank for lost in self.dumps.lost}))
+        return tuple(sorted(self._ends - self.dumps.by_rank.keys()))
 
     @cached_property
     def absent(self) -> tuple[int, ...]:

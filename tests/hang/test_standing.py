@@ -10,7 +10,7 @@ import pytest
 from ddpdoctor.checks import Outcome
 from ddpdoctor.findings import Confidence
 from tests.dump_builders import call, only_finding, results, scene, sent, write
-from tests.launching import ROOT
+from tests.launching import ROOT, ddpdoctor, finish
 
 BESIDE = [folder / "shared" / "traces" / "flight_recorder" for folder in ROOT.parents]
 REAL = next((folder for folder in BESIDE if folder.is_dir()), BESIDE[0])
@@ -195,3 +195,23 @@ def test_a_receiver_waits_for_a_sender_that_does_something_else(tmp_path: Path) 
 
     assert [f.culprits for f in said["DD903"].findings] == [(0,)]
     assert scene(folder).awaits[1] == {0}
+
+
+def test_names_from_dumps_cannot_steer_a_terminal(tmp_path: Path) -> None:
+    evil = [*DONE, call(3, "\x1b[2Jreduce", frames=[], process_group=["\x1b]0;x\x07", ""])]
+    folder = write(tmp_path, {0: evil, 1: evil})
+
+    done = finish(ddpdoctor("diagnose", str(folder), "-v"), ROOT, seconds=30)
+
+    assert done.status == 1
+    assert "reduce" in done.out
+    assert not set("\x1b\x07") & set(done.out + done.err)
+
+
+def test_members_that_no_rank_could_be_do_no_harm(tmp_path: Path) -> None:
+    folder = write(tmp_path, {0: WAITS, 1: [sent(1, 3)]}, g0=[0, 1, 9_999_999, 7])
+
+    said = results(folder)
+
+    assert scene(folder).awaits[1] == {7}
+    assert said["DD901"].outcome is Outcome.SKIPPED
