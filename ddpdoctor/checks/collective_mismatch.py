@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ddpdoctor.checks import dump_check, hang_check
 from ddpdoctor.findings import Confidence, Finding, Severity
@@ -54,7 +53,8 @@ def collective_mismatch(snapshot: HangSnapshot) -> Iterator[Finding]:
         return
     mismatch = mismatch_told(snapshot)
     if mismatch and snapshot.told:
-        yield replace(_told(snapshot.told, mismatch), hosts=describe.hosts(snapshot))
+        told = _told(snapshot.told, mismatch)
+        yield describe_calls.while_it_hangs(told, snapshot, scene.waiting)
         return
     if scene.kind is Kind.SAME_CALL:
         return

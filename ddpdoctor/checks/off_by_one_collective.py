@@ -22,13 +22,12 @@ When it is wrong
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ddpdoctor.checks import dump_check, hang_check
 from ddpdoctor.findings import Confidence, Finding
-from ddpdoctor.hang import describe, describe_calls
+from ddpdoctor.hang import describe_calls
 from ddpdoctor.hang.agreement import Shift
-from ddpdoctor.hang.situation import shift_told
+from ddpdoctor.hang.situation import shift_told, situation
 from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.hang.standing import Standing
 from ddpdoctor.wording import rank_list
@@ -39,7 +38,8 @@ def off_by_one_collective(snapshot: HangSnapshot) -> Iterator[Finding]:
     """The same while the job hangs, by what recorded ranks answer."""
     shift = shift_told(snapshot)
     if shift and snapshot.told:
-        yield replace(_finding(snapshot.told, shift), hosts=describe.hosts(snapshot))
+        told = _finding(snapshot.told, shift)
+        yield describe_calls.while_it_hangs(told, snapshot, situation(snapshot).all)
 
 
 @dump_check("DD905", "off-by-one-collective")

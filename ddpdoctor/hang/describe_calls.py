@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
+from ddpdoctor.hang import describe
 from ddpdoctor.hang.calls import Call, RankCalls
+from ddpdoctor.hang.situation import Seen
+from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.hang.standing import Standing
 from ddpdoctor.wording import rank_list
 
@@ -43,6 +47,16 @@ def finding(  # noqa: PLR0913  the parts of a finding
     )
 
 
+def while_it_hangs(told: Finding, snapshot: HangSnapshot, ranks: Sequence[Seen]) -> Finding:
+    """A finding on what ranks answered, with the host, and where their stacks show them."""
+    return replace(
+        told,
+        hosts=describe.hosts(snapshot),
+        evidence=(describe.looks(snapshot), *told.evidence),
+        where=describe.locations(ranks),
+    )
+
+
 def calls_of(scene: Standing, ranks: Sequence[int]) -> str:
     """In what ranks wait: the different calls of the first few, joined by `or`."""
     texts = dict.fromkeys(text(scene, call) for rank in ranks if (call := scene.front(rank)))
@@ -68,7 +82,9 @@ def _evidence(scene: Standing, first: Sequence[int]) -> Iterator[Evidence]:
         yield Evidence(f"rank {rank}", _said_of(scene, rank))
     if len(first) + len(others) > MOST_TOLD:
         yield Evidence("more ranks that wait", len(first) + len(others) - MOST_TOLD)
-    yield Evidence("dumps read", f"{len(scene.dumps.ranks)} of {scene.dumps.world_size} ranks")
+    yield Evidence(
+        "flight recorders read", f"{len(scene.dumps.ranks)} of {scene.dumps.world_size} ranks"
+    )
 
 
 def _said_of(scene: Standing, rank: int) -> str:

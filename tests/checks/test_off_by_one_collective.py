@@ -121,6 +121,7 @@ def test_recorded_ranks_tell_it_while_they_hang(line: int) -> None:
 
     assert (code, finding.culprits, finding.hosts) == ("DD905", (1,), ("node1",))
     assert "number 2 of group 0" in finding.message  # from 0, as in our records
+    assert [(place.rank, place.line) for place in finding.where] == [(0, 30), (1, line), (2, 30)]
 
 
 def test_ranks_that_still_move_are_no_hang() -> None:
