@@ -142,6 +142,7 @@ def _print_text(made: Report, *, short: bool) -> None:
 
 
 @cli.command(context_settings=_HELP)
+@click.argument("left", nargs=-1, type=click.Path(path_type=Path), metavar="[RUN | DUMPS...]")
 @click.option("--pid", type=int, help="Only the job of this process: a rank, or its launcher.")
 @click.option(
     "--timeout",
@@ -161,16 +162,26 @@ def _print_text(made: Report, *, short: bool) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report objects, one a job.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the stacks of all ranks, too.")
-def diagnose(
-    pid: int | None, timeout_s: float, watch_s: float, as_json: bool, verbose: bool
+def diagnose(  # noqa: PLR0913  each is an option of the command line
+    left: tuple[Path, ...],
+    pid: int | None,
+    timeout_s: float,
+    watch_s: float,
+    as_json: bool,
+    verbose: bool,
 ) -> int:
     """Which rank holds up a hung job on this host, what it is doing, and what to do.
 
     Needs no recording, and leaves the job as it is. Each job of this host is judged.
+
+    Of a job that is gone: name the folder or the files in which torch's flight recorder
+    left its DUMPS, or a recorded RUN.
     """
     from ddpdoctor.diagnose import diagnose as look
 
-    diagnoses = look(pid, max(timeout_s, watch_s), watch_s)
+    if left and pid is not None:
+        raise click.UsageError("name a --pid, or what a job left, not both")
+    diagnoses = [_diagnose_left(left)] if left else look(pid, max(timeout_s, watch_s), watch_s)
     if as_json:
         from ddpdoctor.report import to_json
 
@@ -183,6 +194,19 @@ def diagnose(
     if any([_names_crashes(each.report) for each in diagnoses]):  # noqa: C419  all are named
         return INTERNAL_ERROR
     return CLEAN if all(each.has_verdict for each in diagnoses) else NO_VERDICT
+
+
+def _diagnose_left(paths: tuple[Path, ...]) -> Diagnosis:
+    from ddpdoctor.diagnose import diagnose_dumps, diagnosis_of_run
+    from ddpdoctor.runfolders import is_run
+
+    if len(paths) > 1 or not is_run(paths[0]):
+        return diagnose_dumps(paths)
+    from ddpdoctor import analyze, load_run, run_checks
+    from ddpdoctor.report import run_report
+
+    analysis = analyze(load_run(paths[0]))
+    return diagnosis_of_run(run_report(analysis, run_checks(analysis)))
 
 
 def _print_diagnoses(diagnoses: list[Diagnosis], *, stacks: bool) -> None:

@@ -1,27 +1,34 @@
-"""`ddpdoctor diagnose`: look at the jobs of this host, judge each, report."""
+"""`ddpdoctor diagnose`: look at the jobs of this host, or at what a job left; judge, report."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from ddpdoctor.checks import hang_checks, run_check
+from ddpdoctor.checks import Outcome, dump_checks, hang_checks, run_check
 from ddpdoctor.errors import NothingToDiagnose
 from ddpdoctor.hang.look import WATCH_S, take_snapshots
 from ddpdoctor.hang.processes import Processes
 from ddpdoctor.hang.snapshot import HangSnapshot
+from ddpdoctor.hang.standing import Standing, standing
 from ddpdoctor.report import Report
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The verdict on one job, and what was seen."""
+    """The verdict on one job, and what was seen: its processes, or dumps that it left."""
 
     report: Report
-    snapshot: HangSnapshot
+    snapshot: HangSnapshot | None = None
+    dumped: Standing | None = None
 
     @property
     def has_verdict(self) -> bool:
         """That checks found nothing is none: some finding fits each state that is understood."""
+        if self.snapshot is None and self.dumped is None:  # of a record: checks that looked
+            return any(each.outcome in (Outcome.FINDINGS, Outcome.CLEAN)
+                       for each in self.report.results)  # fmt: skip
         return bool(self.report.findings)
 
 
@@ -36,6 +43,22 @@ def diagnose(
     if not snapshots:
         raise NothingToDiagnose(_why_none(processes, pid))
     return [Diagnosis(judge(snapshot), snapshot) for snapshot in snapshots]
+
+
+def diagnose_dumps(paths: Sequence[Path]) -> Diagnosis:
+    """Judge a job by dumps of torch's flight recorder. Raises NothingToDiagnose."""
+    from ddpdoctor.hang.dumps import read_dumps  # msgspec: only where there are dumps
+
+    scene = standing(read_dumps(paths))
+    results = tuple(run_check(check, scene) for check in dump_checks())
+    name = ", ".join(str(path) for path in paths[:3]) + (", …" if len(paths) > 3 else "")
+    return Diagnosis(Report("hang", name, results, notes=scene.dumps.problems), dumped=scene)
+
+
+def diagnosis_of_run(report: Report) -> Diagnosis:
+    """What the report on a recorded run says of its end."""
+    results = tuple(each for each in report.results if each.code.startswith("DD9"))
+    return Diagnosis(replace(report, results=results, analysis=None))
 
 
 def judge(snapshot: HangSnapshot) -> Report:

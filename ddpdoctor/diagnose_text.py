@@ -13,9 +13,11 @@ from rich.text import Text
 from ddpdoctor.checks import CheckResult, Outcome
 from ddpdoctor.diagnose import Diagnosis
 from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.hang import describe_calls
 from ddpdoctor.hang.activity import place_of
 from ddpdoctor.hang.describe import spot
 from ddpdoctor.hang.snapshot import HangSnapshot, RankProcess
+from ddpdoctor.hang.standing import Standing
 from ddpdoctor.terminal import Columns, said
 from ddpdoctor.wording import rank_list
 
@@ -28,27 +30,43 @@ def render(diagnosis: Diagnosis, console: Console, *, stacks: bool = False) -> N
 
 
 def _parts(diagnosis: Diagnosis, *, stacks: bool) -> Iterator[RenderableType]:
-    report, snapshot = diagnosis.report, diagnosis.snapshot
+    report, snapshot, dumped = diagnosis.report, diagnosis.snapshot, diagnosis.dumped
     for result, finding in report.findings:
         yield from _finding(result, finding, snapshot)
     if not report.findings:
-        yield Text("No verdict: the cause is not known.", style="bold yellow")
+        yield Text(_no_finding(diagnosis), style="bold yellow")
     for result in report.results:
         if result.outcome in (Outcome.SKIPPED, Outcome.CRASH):
             yield Padding(
                 said(f"skipped: {result.code} {result.name}: {result.reason}"), (0, 0, 0, 2)
             )
-    if stacks:
+    if stacks and snapshot:
         yield Text()
         yield _rank_table(snapshot)
         yield from _stack_groups(snapshot)
-    yield said(f"job {report.name}, {_counted(snapshot)}", style="dim")
+    if stacks and dumped:
+        yield Text()
+        yield _call_table(dumped)
+    if snapshot:
+        yield said(f"job {report.name}, {_counted(snapshot)}", style="dim")
+    elif dumped:
+        count = len(dumped.dumps.ranks)
+        counted = f"dumps of {count} rank{'s' if count != 1 else ''}"
+        yield said(f"{counted} of {dumped.dumps.world_size} read in {report.name}", style="dim")
+    else:
+        yield said(f"by the record of run {report.name}", style="dim")
     for note in report.notes:
         yield said(f"note: {note}", style="dim")
 
 
+def _no_finding(diagnosis: Diagnosis) -> str:
+    if diagnosis.has_verdict:
+        return "The record shows no rank that ended early or was waited for in vain."
+    return "No verdict: the cause is not known."
+
+
 def _finding(
-    result: CheckResult, finding: Finding, snapshot: HangSnapshot
+    result: CheckResult, finding: Finding, snapshot: HangSnapshot | None
 ) -> Iterator[RenderableType]:
     yield said(finding.message[:1].upper() + finding.message[1:] + ".", style="bold")
     head = said(f"{result.code} {result.name}", style=_STYLES[finding.severity])
@@ -60,11 +78,13 @@ def _finding(
     for location in finding.where:
         place = f"rank {location.rank}: {location.file}:{location.line} in {location.function}"
         rows.add_row("where", said(place))
-        text = _source_line(snapshot, location.file, location.line)
+        text = _source_line(snapshot, location.file, location.line) if snapshot else None
         if text:
             rows.add_row("", said(f"    {text}", style="cyan"))
     for index, evidence in enumerate(finding.evidence):
-        shown = f"{evidence.what}: {evidence.value} {evidence.unit}".rstrip()
+        value = evidence.value
+        value = f"{value:.1f}" if isinstance(value, float) else value
+        shown = f"{evidence.what}: {value} {evidence.unit}".rstrip()
         rows.add_row("" if index else "evidence", said(shown))
     rows.add_row("fix", said(finding.fix))
     yield Padding(rows, (0, 0, 0, 2))
@@ -104,6 +124,18 @@ def _rank_row(rank: RankProcess) -> tuple[str, ...]:
     does = place.activity.name.lower() + (f" {place.call}" if place.call else "")
     cpu = f"{rank.movement.cpu_share:.0%}"
     return (_number(rank), str(rank.pid), rank.state, cpu, does, place.text)
+
+
+def _call_table(dumped: Standing) -> Columns:
+    """What each rank is in, and for whom it waits."""
+    rows = []
+    for rank, calls in sorted(dumped.dumps.by_rank.items()):
+        front, awaited = calls.front, sorted(dumped.awaits.get(rank, ()))
+        is_in = describe_calls.text(dumped, front) if front else describe_calls.last_call(calls)
+        rows.append((str(rank), is_in, rank_list(awaited) if awaited else ""))
+    rows += [(str(lost.rank), lost.reason or "no dump", "") for lost in dumped.dumps.lost]
+    names = ("rank", "is in", "waits for")
+    return Columns(names, tuple(rows), frozenset(names[1:]), left=frozenset(names))
 
 
 def _stack_groups(snapshot: HangSnapshot) -> Iterator[RenderableType]:

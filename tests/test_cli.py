@@ -11,6 +11,8 @@ import pytest
 
 from ddpdoctor import __version__
 from ddpdoctor.checks import all_checks, trace_checks
+from ddpdoctor.samples import sample_folder
+from tests import dump_builders as dumps
 from tests.launching import ROOT, Finished, ddpdoctor, environment, finish
 from tests.test_writer_and_tracefile import write_run
 
@@ -132,3 +134,57 @@ def test_the_report_object_has_each_check_once(tmp_path: Path) -> None:
     assert report["primary"] is None
     assert [result["code"] for result in report["results"]] == [c.code for c in trace_checks()]
     assert all(result["reason"] for result in report["results"] if result["outcome"] == "skipped")
+
+
+def test_diagnose_takes_a_recorded_run() -> None:
+    done = call("diagnose", str(sample_folder("hang")))
+
+    assert done.status == 1
+    assert "DD913 never-arrived" in done.out
+    assert "by the record of run" in done.out
+
+    assert call("diagnose", str(sample_folder("healthy"))).status == 0
+
+
+def test_diagnose_takes_dumps(tmp_path: Path) -> None:
+    done = [dumps.call(1, done=True)]
+    hung = dumps.write(tmp_path / "hung", {0: [*done, dumps.call(2)], 1: done})
+    quiet = dumps.write(tmp_path / "quiet", {0: done, 1: done})
+
+    said = call("diagnose", str(hung), "--json")
+    report = json.loads(said.out)
+    assert (said.status, report["subject"], report["primary"]) == (1, "hang", "DD903")
+    files = [str(path) for path in hung.iterdir()]
+    assert json.loads(call("diagnose", *files, "--json").out)["primary"] == "DD903"
+
+    silent = call("diagnose", str(quiet))
+    assert silent.status == 2
+    assert "No verdict" in silent.out
+    assert "nothing was pending on ranks 0 and 1" in silent.out
+
+
+def test_diagnose_says_what_is_wrong_with_its_arguments(tmp_path: Path) -> None:
+    for arguments, reason in (
+        ([str(tmp_path)], "neither a recorded run nor dumps"),
+        ([str(tmp_path / "absent")], "cannot be read"),
+        ([str(tmp_path), "--pid", "1"], "not both"),
+    ):
+        done = call("diagnose", *arguments)
+        assert done.status == 2
+        assert reason in done.err
+        assert "Traceback" not in done.err
+
+
+def test_diagnose_of_dumps_loads_neither_torch_nor_pandas(tmp_path: Path) -> None:
+    folder = dumps.write(tmp_path, {0: [dumps.call(1)], 1: [dumps.call(1)]})
+    code = (
+        "import sys; from ddpdoctor.diagnose import diagnose_dumps; from pathlib import Path; "
+        f"diagnose_dumps([Path({str(folder)!r})]); "
+        "print([n for n in ('torch', 'pandas', 'numpy', 'pickle') if n in sys.modules])"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.strip() == "[]"

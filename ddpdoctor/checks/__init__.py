@@ -25,6 +25,7 @@ from ddpdoctor.findings import Finding
 if TYPE_CHECKING:  # a hang or launch check must load without pandas
     from ddpdoctor.analysis.model import Analysis
     from ddpdoctor.hang.snapshot import HangSnapshot
+    from ddpdoctor.hang.standing import Standing
     from ddpdoctor.launchfacts import LaunchFacts
 
 Subject = TypeVar("Subject")
@@ -105,9 +106,11 @@ class Registry(Generic[Subject]):
 
 _trace_checks: Registry[Analysis] = Registry("trace_check")
 _hang_checks: Registry[HangSnapshot] = Registry("hang_check")
+_dump_checks: Registry[Standing] = Registry("dump_check")
 _launch_checks: Registry[LaunchFacts] = Registry("launch_check")
 trace_check = _trace_checks.register
 hang_check = _hang_checks.register
+dump_check = _dump_checks.register
 launch_check = _launch_checks.register
 
 
@@ -133,6 +136,10 @@ def hang_checks() -> list[Check[HangSnapshot]]:
     return list(_hang_checks)
 
 
+def dump_checks() -> list[Check[Standing]]:
+    return list(_dump_checks)
+
+
 def launch_checks() -> list[Check[LaunchFacts]]:
     return list(_launch_checks)
 
@@ -144,7 +151,7 @@ def launch_check_of(module: str) -> Check[LaunchFacts]:
 
 def all_checks() -> list[Check[Any]]:
     """The checks of every subject, by code; one that judges several subjects is there once."""
-    every: list[Check[Any]] = [*_launch_checks, *_trace_checks, *_hang_checks]
+    every: list[Check[Any]] = [*_launch_checks, *_trace_checks, *_dump_checks, *_hang_checks]
     by_code = {check.code: check for check in every}
     return [by_code[code] for code in sorted(by_code)]
 

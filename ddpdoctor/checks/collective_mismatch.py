@@ -2,7 +2,8 @@
 
 What it measures
     For each rank the call that it waits in and the line that made it; for recorded ranks also the
-    sequence number within the group.
+    sequence number within the group. In dumps of torch's flight recorder: operation, sizes and
+    types of the calls with the same number, also of those that are done.
 
 Why it matters
     Collectives pair up by their order. When one rank makes a call that the others do not make, all
@@ -24,21 +25,38 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from ddpdoctor.checks import hang_check
+from ddpdoctor.checks import dump_check, hang_check
 from ddpdoctor.findings import Confidence, Finding, Severity
-from ddpdoctor.hang import describe
+from ddpdoctor.hang import describe, describe_calls
+from ddpdoctor.hang.agreement import Mismatch, Party
 from ddpdoctor.hang.joining import awaits_others
 from ddpdoctor.hang.order import behind, crossed
-from ddpdoctor.hang.situation import Kind, Seen, numbers, situation
+from ddpdoctor.hang.situation import (
+    Kind,
+    Seen,
+    mismatch_told,
+    numbers,
+    shift_told,
+    situation,
+)
 from ddpdoctor.hang.snapshot import HangSnapshot
+from ddpdoctor.hang.standing import Standing
+from ddpdoctor.wording import rank_list
 
 
 @hang_check("DD904", "collective-mismatch")
 def collective_mismatch(snapshot: HangSnapshot) -> Iterator[Finding]:
     scene = situation(snapshot)
-    if scene.kind is not Kind.DIFFERENT_CALLS or scene.leavers():
+    if shift_told(snapshot) or crossed(snapshot) or awaits_others(snapshot):
+        return  # DD905, DD911 and DD407 know more
+    if scene.kind not in (Kind.DIFFERENT_CALLS, Kind.SAME_CALL) or scene.leavers():
         return
-    if crossed(snapshot) or awaits_others(snapshot):  # DD911 and DD407 know more
+    mismatch = mismatch_told(snapshot)
+    if mismatch and snapshot.told:
+        told = _told(snapshot.told, mismatch)
+        yield describe_calls.while_it_hangs(told, snapshot, scene.waiting)
+        return
+    if scene.kind is Kind.SAME_CALL:
         return
     groups = _by_call(scene.waiting)
     late = tuple(seen for seen in scene.waiting if seen.number in behind(snapshot))
@@ -84,19 +102,65 @@ def _confidence(late: tuple[Seen, ...], culprits: tuple[Seen, ...]) -> Confidenc
     return Confidence.POSSIBLE if culprits else Confidence.LIKELY
 
 
+_SAME_CALLS = (
+    "All ranks must make the same collectives in the same order: take the call out of "
+    "`if rank == 0:`, or let the other ranks make it too. Reduce decisions that differ between "
+    "ranks first: `dist.all_reduce(flag, op=dist.ReduceOp.MAX)`."
+)
+_BOTH_AT_ONCE = (
+    "Each waits for the other: let one of the two send first, or make both calls at once by "
+    "`dist.batch_isend_irecv`."
+)
+
+
 def _fix(waiting: tuple[Seen, ...]) -> str:
     if all(seen.place.call in ("send", "recv") for seen in waiting):
-        return (
-            "Each waits for the other: let one of the two send first, or make both calls at once "
-            "by `dist.batch_isend_irecv`."
-        )
+        return _BOTH_AT_ONCE
     if any(seen.place.call == "forward" for seen in waiting):
         return (
             "A forward through the DDP model broadcasts its buffers. Where one rank evaluates "
             "alone, let it call `model.module(x)`; otherwise let all ranks run this forward."
         )
-    return (
-        "All ranks must make the same collectives in the same order: take the call out of "
-        "`if rank == 0:`, or let the other ranks make it too. Reduce decisions that differ between "
-        "ranks first: `dist.all_reduce(flag, op=dist.ReduceOp.MAX)`."
+    return _SAME_CALLS
+
+
+@dump_check("DD904", "collective-mismatch")
+def collective_mismatch_in_dumps(scene: Standing) -> Iterator[Finding]:
+    if scene.mismatch:
+        yield _told(scene, scene.mismatch)
+    elif scene.circle and all(_is_between_two(scene, rank) for rank in scene.circle):
+        yield describe_calls.finding(
+            scene,
+            scene.circle,
+            "each waits for the next, and the last for the first: "
+            + "; ".join(
+                f"rank {rank} in {describe_calls.calls_of(scene, [rank])}"
+                for rank in scene.circle[: describe_calls.MOST_TOLD]
+            ),
+            _BOTH_AT_ONCE,
+        )
+
+
+def _told(scene: Standing, mismatch: Mismatch) -> Finding:
+    parties = mismatch.parties
+    call = parties[0].call
+    return describe_calls.finding(
+        scene,
+        mismatch.culprits,
+        f"the ranks made different calls as number {call.seq} of "
+        f"{scene.dumps.group_text(call.group)}: {'; '.join(map(_made, parties))}",
+        _SAME_CALLS,
+        shown={party.ranks[0]: party.call for party in parties},
     )
+
+
+def _is_between_two(scene: Standing, rank: int) -> bool:
+    front = scene.front(rank)
+    return front is not None and front.point_to_point
+
+
+def _made(party: Party) -> str:
+    call = party.call
+    sizes = " and ".join("x".join(map(str, size)) or "a number" for size in call.inputs)
+    of = f" of {sizes} {'/'.join(dict.fromkeys(call.dtypes))}".rstrip() if sizes else ""
+    return f"{rank_list(party.ranks)} {call.name}{of}"

@@ -1,8 +1,9 @@
 """DD911 group-order: two ranks use two process groups in opposite order.
 
 What it measures
-    For recorded ranks, the newest collective of each group: one rank waits in a group that the
-    other has not come to, and the other waits in a group that the first has not come to.
+    For recorded ranks, and in dumps of torch's flight recorder, where each rank is in the order of
+    each group: one rank waits in a group that the other has not come to, and the other waits in a
+    group that the first has not come to.
 
 Why it matters
     Each waits for the other, for ever, while both are in a collective and every call by itself
@@ -21,12 +22,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.checks import NotEnoughData, hang_check
+from ddpdoctor.checks import NotEnoughData, dump_check, hang_check
 from ddpdoctor.findings import Confidence, Finding, Severity
-from ddpdoctor.hang import describe
+from ddpdoctor.hang import describe, describe_calls
 from ddpdoctor.hang.order import crossed
 from ddpdoctor.hang.situation import Kind, numbers, situation
 from ddpdoctor.hang.snapshot import HangSnapshot
+from ddpdoctor.hang.standing import Standing
 
 
 @hang_check("DD911", "group-order")
@@ -51,10 +53,7 @@ def group_order(snapshot: HangSnapshot) -> Iterator[Finding]:
             f"{other.rank} in {other.awaited.op} number {other.awaited.seq} of group "
             f"{other.awaited.group}: they use the two groups in opposite order"
         ),
-        fix=(
-            "Make the calls of both groups in the same order on all ranks; see the two lines that "
-            "are shown."
-        ),
+        fix=_FIX,
         culprits=numbers(culprits),
         victims=describe.victims(scene, culprits),
         hosts=describe.hosts(snapshot),
@@ -64,4 +63,27 @@ def group_order(snapshot: HangSnapshot) -> Iterator[Finding]:
             *describe.states(scene.all),
         ),
         where=describe.locations(culprits),
+    )
+
+
+_FIX = "Make the calls of both groups in the same order on all ranks; see the lines that are shown."
+
+
+@dump_check("DD911", "group-order")
+def group_order_in_dumps(scene: Standing) -> Iterator[Finding]:
+    fronts = [(rank, scene.front(rank)) for rank in scene.circle]
+    if not fronts or all(call is None or call.point_to_point for _, call in fronts):
+        return  # DD904 speaks of sends that wait for each other
+    parts = [
+        f"rank {rank} waits for rank {following} in {describe_calls.text(scene, call)}"
+        for (rank, call), following in zip(
+            fronts, (*scene.circle[1:], scene.circle[0]), strict=True
+        )
+        if call is not None
+    ]
+    yield describe_calls.finding(
+        scene,
+        scene.circle,
+        f"{'; '.join(parts[: describe_calls.MOST_TOLD])}: they use the groups in opposite order",
+        _FIX,
     )

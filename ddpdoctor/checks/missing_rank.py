@@ -2,7 +2,8 @@
 
 What it measures
     The main thread's stack of every rank, looked at two or three times: ranks that stand in a
-    collective or wait for the store, and the ranks that stand anywhere else without moving.
+    collective or wait for the store, and the ranks that stand anywhere else without moving. In
+    dumps of torch's flight recorder: ranks that are in no call, and for which others wait.
 
 Why it matters
     A collective completes when its last rank arrives. What the waiting ranks show is the
@@ -15,20 +16,23 @@ What to do
 
 When it is wrong
     A rank that sleeps or waits for a disk for longer than was watched looks the same and will go
-    on by itself: look again after a while. Ranks on other hosts are not seen.
+    on by itself: look again after a while. Ranks on other hosts are not seen. Dumps do
+    not tell how long a rank has been away, and gloo's do not hold sends and receives.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.checks import NotEnoughData, hang_check
+from ddpdoctor.checks import NotEnoughData, dump_check, hang_check
 from ddpdoctor.findings import Confidence, Finding, Severity
-from ddpdoctor.hang import describe
+from ddpdoctor.hang import describe, describe_calls
 from ddpdoctor.hang.activity import Activity
 from ddpdoctor.hang.order import behind
-from ddpdoctor.hang.situation import Kind, Seen, Situation, numbers, situation
+from ddpdoctor.hang.situation import Kind, Seen, Situation, numbers, shift_told, situation
 from ddpdoctor.hang.snapshot import HangSnapshot
+from ddpdoctor.hang.standing import Standing
+from ddpdoctor.wording import rank_list
 
 
 @hang_check("DD903", "missing-rank")
@@ -43,7 +47,7 @@ def missing_rank(snapshot: HangSnapshot) -> Iterator[Finding]:
             f"{_doing(scene.elsewhere)}; look again in a minute, and if it is still "
             "there, see what that line waits for"
         )
-    if scene.kind is not Kind.HELD_UP:
+    if scene.kind is not Kind.HELD_UP or shift_told(snapshot):  # DD905 knows more
         return
     left = scene.leavers()
     missing = tuple(
@@ -104,4 +108,30 @@ def _fix(missing: tuple[Seen, ...], scene: Situation) -> str:
     return (
         f"See what {place} waits for. If only some ranks come there by design, every collective "
         "behind it must be reached by all ranks: move it out of the condition."
+    )
+
+
+@dump_check("DD903", "missing-rank")
+def missing_rank_in_dumps(scene: Standing) -> Iterator[Finding]:
+    if not scene.waiting:
+        raise NotEnoughData(
+            f"nothing was pending on {rank_list([each.rank for each in scene.dumps.ranks])} when "
+            "the dumps were written"
+        )
+    missing = scene.absent
+    if not missing or scene.is_explained:
+        return
+    waiting = describe_calls.direct_victims(scene, missing)
+    plural = len(missing) > 1
+    last = f"; {describe_calls.last_call(scene.dumps.by_rank[missing[0]])}" if not plural else ""
+    yield describe_calls.finding(
+        scene,
+        missing,
+        f"{rank_list(missing)} {'are' if plural else 'is'} in no call{last}, while "
+        f"{rank_list(waiting)} {'waits' if len(waiting) == 1 else 'wait'} for "
+        f"{'them' if plural else 'it'} in {describe_calls.calls_of(scene, waiting)}",
+        f"See what {rank_list(missing)} did then: by {'their' if plural else 'its'} own log, or "
+        "while the job hangs by `ddpdoctor diagnose` on the host. Work that only some ranks do, a "
+        "lock, or native code that keeps the GIL shows there with its line.",
+        Confidence.POSSIBLE if scene.gone_or_unread else Confidence.LIKELY,
     )

@@ -4,7 +4,8 @@ What it measures
     In a job that hangs: the launcher's children and their environment, and the registrations of
     recorded ranks: which rank should run on this host and does not, and with which signal or status
     it ended. In a record: how each rank noted its end, which of them was the first that
-    is no consequence of another's, and who noted none.
+    is no consequence of another's, and who noted none. Among dumps of torch's flight recorder:
+    for which rank without a dump the others wait.
 
 Why it matters
     The survivors report timeouts or closed connections, and never why: the rank that went first
@@ -20,7 +21,8 @@ When it is wrong
     signal is not known. Ranks that end one after another at the end of a job are no fault: while
     the others make progress, a rank that ended without an error is not reported. In a record an
     error that the script raises since another rank failed, in words of its own, looks like a
-    cause; the first by time is named. A rank without a word may also have called `os._exit`.
+    cause; the first by time is named. A rank without a word may also have called `os._exit`. A dump
+    may be missing since it lies on another host, or since the rank was killed before writing it.
 """
 
 from __future__ import annotations
@@ -30,11 +32,12 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ddpdoctor.checks import NotEnoughData, hang_check, trace_check
+from ddpdoctor.checks import NotEnoughData, dump_check, hang_check, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
-from ddpdoctor.hang import describe
+from ddpdoctor.hang import describe, describe_calls
 from ddpdoctor.hang.situation import Kind, Situation, numbers, situation
 from ddpdoctor.hang.snapshot import DeadRank, HangSnapshot
+from ddpdoctor.hang.standing import Standing
 from ddpdoctor.wording import rank_list
 
 if TYPE_CHECKING:  # a hang check loads no pandas
@@ -175,4 +178,29 @@ def _fix(dead: DeadRank) -> str:
     return (
         "Read this rank's own log. If it ended well, it did fewer steps than the others: give all "
         f"ranks equally many batches (drop_last=True, or `with Join([model]):`). {stop}"
+    )
+
+
+@dump_check("DD901", "rank-dead")
+def rank_dead_by_dumps(scene: Standing) -> Iterator[Finding]:
+    """A rank that left no readable dump, while others wait for it."""
+    gone, dumps = scene.gone_or_unread, scene.dumps
+    if not gone or scene.is_explained:
+        return
+    if 2 * len(dumps.lost) > dumps.world_size:
+        raise NotEnoughData(
+            f"only {len(dumps.ranks)} of {dumps.world_size} ranks left a dump, and they wait for "
+            f"{rank_list(gone)}: add the dumps of the others, which may lie on other hosts"
+        )
+    waiting = describe_calls.direct_victims(scene, gone)
+    sure = not scene.absent and not scene.stuck and 2 * len(dumps.lost) < dumps.world_size
+    yield describe_calls.finding(
+        scene,
+        gone,
+        f"{rank_list(gone)} left no dump that can be read, and {rank_list(waiting)} "
+        f"{'waits' if len(waiting) == 1 else 'wait'} for {'them' if len(gone) > 1 else 'it'} in "
+        f"{describe_calls.calls_of(scene, waiting)}",
+        f"Look for the end of {rank_list(gone)} in the logs and in `dmesg`: a rank that was killed "
+        "writes no dump. If it lies on another host, add it.",
+        Confidence.LIKELY if sure else Confidence.POSSIBLE,
     )

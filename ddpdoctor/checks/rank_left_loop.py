@@ -31,7 +31,7 @@ from ddpdoctor.findings import Confidence, Finding, Severity
 from ddpdoctor.hang import describe
 from ddpdoctor.hang.activity import Activity
 from ddpdoctor.hang.position import loop_of, script_path
-from ddpdoctor.hang.situation import Seen, numbers, situation
+from ddpdoctor.hang.situation import Seen, numbers, shift_told, situation
 from ddpdoctor.hang.snapshot import HangSnapshot
 
 _EVALUATES = re.compile(r"eval|valid|test|predict|infer", re.IGNORECASE)
@@ -40,7 +40,7 @@ _EVALUATES = re.compile(r"eval|valid|test|predict|infer", re.IGNORECASE)
 @hang_check("DD902", "rank-left-loop")
 def rank_left_loop(snapshot: HangSnapshot) -> Iterator[Finding]:
     scene = situation(snapshot)
-    left = scene.leavers()
+    left = scene.leavers() if not shift_told(snapshot) else ()
     inside = tuple(seen for seen in scene.waiting if seen not in left)
     if not left or not inside:
         return

@@ -2,7 +2,8 @@
 
 What it measures
     The call and line in which every rank of the job waits; where the ranks were recorded, also the
-    sequence number within the group.
+    sequence number within the group. In dumps of torch's flight recorder, also ranks in which a
+    call does not complete, or begin, that others of its group have completed or begun.
 
 Why it matters
     When all ranks have arrived, no rank is to blame: what lies below them is, such as the network,
@@ -22,14 +23,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.checks import NotEnoughData, hang_check
+from ddpdoctor.checks import NotEnoughData, dump_check, hang_check
 from ddpdoctor.findings import Confidence, Finding, Severity
-from ddpdoctor.hang import describe
+from ddpdoctor.hang import describe, describe_calls
 from ddpdoctor.hang.activity import Activity
 from ddpdoctor.hang.joining import awaits_others
 from ddpdoctor.hang.order import crossed
-from ddpdoctor.hang.situation import Kind, Seen, numbers, situation
+from ddpdoctor.hang.situation import Kind, Seen, mismatch_told, numbers, shift_told, situation
 from ddpdoctor.hang.snapshot import HangSnapshot, LastCollective
+from ddpdoctor.hang.standing import Standing
+from ddpdoctor.wording import rank_list
 
 
 @hang_check("DD908", "transport-stalled")
@@ -38,6 +41,8 @@ def transport_stalled(snapshot: HangSnapshot) -> Iterator[Finding]:
     if scene.kind is not Kind.SAME_CALL or crossed(snapshot):  # crossed groups are DD911
         return
     if awaits_others(snapshot):  # that is DD407
+        return
+    if shift_told(snapshot) or mismatch_told(snapshot):  # one line, and not one call
         return
     waiting = scene.waiting
     if snapshot.elsewhere:
@@ -102,3 +107,31 @@ def _fix(first: Seen, pending: list[LastCollective | None]) -> str:
         "the network between the hosts, and name the interface: GLOO_SOCKET_IFNAME or "
         f"NCCL_SOCKET_IFNAME.{measure}"
     )
+
+
+@dump_check("DD908", "transport-stalled")
+def transport_stalled_in_dumps(scene: Standing) -> Iterator[Finding]:
+    if scene.is_explained:
+        return
+    if scene.stuck:
+        yield describe_calls.finding(
+            scene,
+            scene.stuck,
+            f"calls of {rank_list(scene.stuck)} do not complete that other ranks have completed or "
+            f"begun: {describe_calls.calls_of(scene, scene.stuck)}",
+            f"Look at the devices and links of {rank_list(scene.stuck)}: `dmesg` (Xid errors of a "
+            "GPU), `nvidia-smi -q`, the network of their hosts. A kernel of another stream that "
+            "never ends looks the same.",
+            Confidence.POSSIBLE if scene.gone_or_unread else Confidence.LIKELY,
+        )
+    elif scene.together:
+        yield describe_calls.finding(
+            scene,
+            (),
+            f"{rank_list(scene.together)} are in {describe_calls.calls_of(scene, scene.together)} "
+            "with all that belong to it, and it does not complete: the transport below them is the "
+            "suspect",
+            "Test the network between the hosts, and name the interface: GLOO_SOCKET_IFNAME or "
+            "NCCL_SOCKET_IFNAME. If the job still ran when the dumps were written, it was no hang.",
+            shown={rank: scene.front(rank) for rank in scene.together[:2]},
+        )

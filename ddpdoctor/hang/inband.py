@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from ddpdoctor.hang.snapshot import PendingEntry
+from ddpdoctor.hang.snapshot import Answer, PendingEntry
 
 ANSWER_S: Final = 1.0  # for connecting and the whole answer; it takes some milliseconds
 MAX_BYTES: Final = 8 * 1024 * 1024  # 2,000 entries take 0.8 MB
@@ -27,23 +27,29 @@ _REQUEST: Final = (
 )
 
 
-def ask_all(sockets: dict[int, str]) -> dict[int, tuple[PendingEntry, ...] | None]:
-    """What is pending on each rank, by pid; None where no answer could be had."""
+def ask_all(sockets: dict[int, str]) -> dict[int, Answer | None]:
+    """What each rank called, by pid; None where no answer could be had."""
     if not sockets:
         return {}
     with ThreadPoolExecutor(PARALLEL) as pool:
-        answers = pool.map(pending_of, sockets.values())
+        answers = pool.map(answer_of, sockets.values())
         return dict(zip(sockets, answers, strict=True))
+
+
+def answer_of(path: str) -> Answer | None:
+    """The calls of the rank behind a socket."""
+    from ddpdoctor.hang.flight_recorder import told_in  # msgspec: only where there is an answer
+
+    try:
+        return told_in(_body_of(_answer(path)))
+    except (OSError, ValueError):
+        return None
 
 
 def pending_of(path: str) -> tuple[PendingEntry, ...] | None:
     """The collectives that the rank behind a socket has issued and that are not done."""
-    from ddpdoctor.hang.flight_recorder import pending_in  # msgspec: only where there is an answer
-
-    try:
-        return pending_in(_body_of(_answer(path)))
-    except (OSError, ValueError):
-        return None
+    answer = answer_of(path)
+    return answer.pending if answer else None
 
 
 def is_socket_of(path: Path, uid: int | None) -> bool:

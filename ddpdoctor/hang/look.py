@@ -20,11 +20,11 @@ from ddpdoctor.hang.processes import Counters, Processes
 from ddpdoctor.hang.pyspy import Dump
 from ddpdoctor.hang.records import last_collectives
 from ddpdoctor.hang.snapshot import (
+    Answer,
     DeadRank,
     HangSnapshot,
     LoaderWorker,
     Movement,
-    PendingEntry,
     RankProcess,
     ThreadStack,
 )
@@ -154,18 +154,20 @@ class _Looking:
         self,
         rank: RankProcess,
         member: Member,
-        in_band: Mapping[int, tuple[PendingEntry, ...] | None],
+        in_band: Mapping[int, Answer | None],
     ) -> RankProcess:
         """With what is dear to find out, and told once: its records and its loader's workers."""
         known = member.registration
         if known is not None:
             found = last_collectives(known.record)
-            rank = replace(rank, collectives=found, in_band=in_band.get(member.pid))
+            told = in_band.get(member.pid)
+            rank = replace(rank, collectives=found)
+            rank = replace(rank, in_band=told.pending, calls=told.calls) if told else rank
         if activity.place_of(rank).activity is activity.Activity.LOADER:
             rank = replace(rank, workers=self._workers(rank.pid))
         return rank
 
-    def _in_band(self, job: JobMembers) -> dict[int, tuple[PendingEntry, ...] | None]:
+    def _in_band(self, job: JobMembers) -> dict[int, Answer | None]:
         """What registered ranks themselves say; one that is stopped could only be waited for."""
         sockets = {}
         for member in job.members:

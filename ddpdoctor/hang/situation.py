@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from ddpdoctor.hang.activity import Activity, Place, is_waiting, moves, place_of
+from ddpdoctor.hang.agreement import Mismatch, Shift
 from ddpdoctor.hang.position import Position, position
 from ddpdoctor.hang.snapshot import HangSnapshot, RankProcess
 
@@ -55,6 +56,11 @@ class Situation:
     def all(self) -> tuple[Seen, ...]:
         everyone = self.waiting + self.elsewhere + self.unreadable
         return tuple(sorted(everyone, key=lambda seen: (seen.number is None, seen.number or 0)))
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether it is the order of calls that may explain it: ranks wait, and nothing moves."""
+        return self.kind in (Kind.HELD_UP, Kind.DIFFERENT_CALLS, Kind.SAME_CALL)
 
     def leavers(self) -> tuple[Seen, ...]:
         """Ranks that are past a loop in which others wait."""
@@ -108,6 +114,19 @@ def _same_call(waiting: list[Seen]) -> bool:
         and position(each.process, first.process) is Position.SAME
         for each in waiting[1:]
     )
+
+
+def shift_told(snapshot: HangSnapshot) -> Shift | None:
+    """Whether the ranks themselves tell that one is one call ahead: then that is the cause."""
+    shift = snapshot.told.shift if snapshot.told else None
+    return shift if shift and shift.fitting and situation(snapshot).stands_still else None
+
+
+def mismatch_told(snapshot: HangSnapshot) -> Mismatch | None:
+    """Whether the ranks themselves tell that they are in calls that do not belong together."""
+    if snapshot.told is None or not situation(snapshot).stands_still:
+        return None
+    return snapshot.told.mismatch
 
 
 def numbers(ranks: tuple[Seen, ...]) -> tuple[int, ...]:

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
+
+from ddpdoctor.hang.calls import Call, CallGroup, Dumps, RankCalls
+from ddpdoctor.hang.standing import Standing, standing
 
 BUSY_SHARE = 0.10  # of one CPU: idle helper threads of a hung rank stay below 2 %
 BUSY_S = 0.03  # three ticks, since a single tick may be rounding
@@ -122,6 +126,14 @@ class PendingEntry:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """What a rank's own flight recorder says: its newest calls, and those that are not done."""
+
+    pending: tuple[PendingEntry, ...]
+    calls: tuple[Call, ...]  # numbered from 0, too
+
+
+@dataclass(frozen=True)
 class LoaderWorker:
     """A child process that makes batches for a rank."""
 
@@ -153,6 +165,7 @@ class RankProcess:
     on_gpu: bool = False
     collectives: tuple[LastCollective, ...] = ()
     in_band: tuple[PendingEntry, ...] | None = None  # None: the rank could not be asked
+    calls: tuple[Call, ...] = ()  # by the same answer, oldest first
 
     @property
     def main_thread(self) -> ThreadStack | None:
@@ -213,6 +226,22 @@ class HangSnapshot:
     watched_s: float = 0.0
     ended: tuple[int | None, ...] = ()  # ranks that went while they were looked at
     launcher: WaitingLauncher | None = None  # then there are no ranks
+
+    @cached_property
+    def told(self) -> Standing | None:
+        """Who waits for whom by the ranks' own flight recorders, if all ranks of the job answered.
+
+        Stacks know better what a rank does; this knows whether the calls belong together.
+        """
+        named = [rank for rank in self.ranks if rank.rank is not None and rank.calls]
+        if len(named) < 2 or len(named) < len(self.ranks) or self.dead or self.elsewhere:
+            return None
+        return standing(Dumps(tuple(
+            RankCalls(rank.rank, rank.calls, tuple(
+                CallGroup(last.group, "", last.members) for last in rank.collectives
+            ))
+            for rank in named if rank.rank is not None
+        )))  # fmt: skip
 
     @property
     def elsewhere(self) -> int:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import pytest
+
 from ddpdoctor.findings import Confidence
+from tests import dump_builders as dumps
 from tests.hang_builders import (
     ALL_REDUCE,
     BARRIER,
@@ -69,3 +75,67 @@ def test_two_ranks_that_receive_from_each_other() -> None:
 
 def test_the_same_call_on_all_ranks_is_no_mismatch() -> None:
     assert codes(snapshot(*(at(r, *ALL_REDUCE, user(30)) for r in (0, 1)))) == ["DD908"]
+
+
+DONE = [dumps.call(1, done=True), dumps.call(2, done=True)]
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (dumps.call(3, "barrier", at=35, size=[], input_sizes=[]), "rank 1 barrier at train.py:35"),
+        (dumps.call(3, size=[8, 2]), "rank 1 all_reduce at train.py:10 of 8x2 Float"),
+        (dumps.call(3, input_dtypes=["Half"]), "rank 1 all_reduce at train.py:10 of 4 Half"),
+    ],
+    ids=["operation", "size", "type"],
+)
+def test_calls_with_one_number_that_differ_in_dumps(
+    tmp_path: Path, other: dict[str, Any], said: str
+) -> None:
+    waits = [*DONE, dumps.call(3)]
+    folder = dumps.write(tmp_path, {0: waits, 1: [*DONE, other], 2: waits})
+
+    code, finding = dumps.only_finding(folder)
+
+    assert (code, finding.culprits, finding.confidence) == ("DD904", (1,), Confidence.LIKELY)
+    assert said in finding.message
+
+
+def test_gloo_completes_the_smaller_of_two_sizes(tmp_path: Path) -> None:
+    """That rank goes on, and the other would be blamed for the call that does not complete."""
+    smaller = [*DONE, dumps.call(3, size=[2], done=True), dumps.call(4)]
+    folder = dumps.write(tmp_path, {0: [*DONE, dumps.call(3)], 1: smaller})
+
+    code, finding = dumps.only_finding(folder)
+
+    assert (code, finding.culprits) == ("DD904", ())
+    assert len(finding.where) == 2
+
+
+def test_sizes_may_differ_where_each_rank_has_its_own(tmp_path: Path) -> None:
+    ranks = {rank: [*DONE, dumps.call(3, "all_to_all", size=[rank + 1])] for rank in (0, 1)}
+
+    assert dumps.only_finding(dumps.write(tmp_path, ranks))[0] == "DD908"
+
+
+def test_two_sends_that_wait_for_each_other_in_dumps(tmp_path: Path) -> None:
+    ranks = {0: [dumps.sent(0, 1)], 1: [dumps.sent(1, 0)]}
+
+    code, finding = dumps.only_finding(dumps.write(tmp_path, ranks, g0=[0, 1]))
+
+    assert (code, finding.culprits) == ("DD904", (0, 1))
+    assert "batch_isend_irecv" in finding.fix
+
+
+def test_different_sizes_in_one_line_as_recorded_ranks_tell() -> None:
+    """By their stacks all are in the same call, and the network would be the suspect."""
+    same, larger = (dumps.calls_in([*DONE, dumps.call(3, size=[n])]) for n in (4, 6))
+    ranks = [at(rank, *ALL_REDUCE, user(30), calls=same) for rank in (0, 1)]
+
+    code, finding = only_finding(snapshot(*ranks, at(2, *ALL_REDUCE, user(30), calls=larger)))
+
+    assert (code, finding.culprits) == ("DD904", (2,))
+    assert "rank 2 all_reduce of 6 Float" in finding.message
+
+    alike = [at(rank, *ALL_REDUCE, user(30), calls=same) for rank in (0, 1, 2)]
+    assert codes(snapshot(*alike)) == ["DD908"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ddpdoctor.checks import Outcome
 from ddpdoctor.hang.snapshot import LastCollective
+from tests import dump_builders as dumps
 from tests.hang_builders import (
     ALL_REDUCE,
     BARRIER,
@@ -49,3 +52,22 @@ def test_without_records_it_cannot_be_judged() -> None:
 
     assert said["DD911"].outcome is Outcome.SKIPPED
     assert said["DD908"].findings
+
+
+def test_two_groups_in_opposite_order_in_dumps(tmp_path: Path) -> None:
+    first = [dumps.call(1, group="1", done=True), dumps.call(2, group="1", at=30)]
+    second = [dumps.call(1, group="1", done=True), dumps.call(1, group="2", at=31)]
+    folder = dumps.write(tmp_path, {0: first, 1: second, 2: second}, g1=[0, 1], g2=[0, 1, 2])
+
+    code, finding = dumps.only_finding(folder)
+
+    assert (code, finding.culprits, finding.victims) == ("DD911", (0, 1), (2,))
+    assert {place.line for place in finding.where} == {30, 31}
+
+
+def test_two_groups_in_the_same_order_are_no_fault(tmp_path: Path) -> None:
+    both = [dumps.call(1, group="1"), dumps.call(1, group="2")]
+
+    ranks = {0: both, 1: both[:1]}
+
+    assert dumps.only_finding(dumps.write(tmp_path, ranks, g1=[0, 1], g2=[0, 1]))[0] == "DD908"

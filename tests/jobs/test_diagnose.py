@@ -244,6 +244,24 @@ def test_a_barrier_that_only_one_rank_makes(start: Start) -> None:
     assert (code, finding["culprits"], finding["confidence"]) == ("DD904", [0], "possible")
 
 
+def test_recorded_ranks_tell_which_of_their_calls_differ(start: Start) -> None:
+    job = start("hang_mismatch", 3, recorded=True, hangs=False)
+    seen: dict[str, Any] = {}
+
+    def is_judged() -> bool:
+        """The recorder's own work may be taken for progress at first."""
+        seen.update(json.loads(diagnose("--pid", str(job.launcher), "--json").out))
+        return seen["primary"] is not None
+
+    job.wait_until(is_judged)
+
+    code, finding = only_finding(seen)
+    assert (code, finding["culprits"], finding["confidence"]) == ("DD904", [0], "likely")
+    assert "rank 0 barrier" in finding["message"]
+    assert "ranks 1 and 2 all_reduce of 5 Float" in finding["message"]
+    assert finding["where"][0]["line"] == line_of("hang_mismatch", "dist.barrier()")
+
+
 def test_spawned_ranks_without_an_environment(start: Start) -> None:
     job = start("hang_spawned", 2, spawned=True)
 
