@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.gauntlet.cases import BOTH, CASES, FAULTS, HEALTHY, LEFT_OUT, SCRIPTS, Case
+from tests.gauntlet.judge import Said, judge, said_in_output
 
 # The catalogue of findings, as far as the gauntlet's reports go.
 CATALOGUE = (
@@ -54,3 +55,40 @@ def test_there_are_enough_healthy_trainings() -> None:
 def test_a_report_is_either_tried_or_left_out_with_a_reason() -> None:
     assert not {case.report for case in CASES} & set(LEFT_OUT)
     assert all(LEFT_OUT.values())
+
+
+LATE_RANK_1 = Case("late", "H0", "mlp", code="DD503", culprits=(1,), fix_word="freeze")
+ON_ALL = Case("all", "H0", "mlp", code="DD503", fix_word="freeze")
+NOTHING = Case("nothing", "", "mlp")
+
+
+@pytest.mark.parametrize(
+    ("case", "said", "right"),
+    [
+        (LATE_RANK_1, Said("DD503", "error", (1,), "Freeze them."), True),
+        (LATE_RANK_1, Said("DD503", "error", (0,), "Freeze them."), False),
+        (LATE_RANK_1, Said("DD503", "error", (0, 1), "Freeze them."), False),
+        (LATE_RANK_1, Said("DD503", "error", (1,), "Think about it."), False),
+        (LATE_RANK_1, Said("DD503", "info", (1,), "Freeze them."), False),
+        (LATE_RANK_1, Said("DD501", "error", (1,), "Freeze them."), False),
+        (ON_ALL, Said("DD503", "error", (), "Freeze them."), True),
+        (ON_ALL, Said("DD503", "error", (0, 1), "Freeze them."), True),
+        (ON_ALL, Said("DD503", "error", (1,), "Freeze them."), False),
+        (NOTHING, Said("DD503", "info", (1,), "Freeze them."), True),
+        (NOTHING, Said("DD503", "warning", (1,), "Freeze them."), False),
+    ],
+)
+def test_a_verdict_needs_code_culprits_and_fix(case: Case, said: Said, right: bool) -> None:
+    assert judge(case, [said]).right is right
+
+
+def test_silence_is_right_for_a_healthy_training_only() -> None:
+    assert judge(NOTHING, []).right
+    assert not judge(ON_ALL, []).right
+
+
+def test_findings_are_heard_in_the_output_of_a_job() -> None:
+    output = "rank 0 waits\n\nDD101 late-rank  error, certain, 2.2 s lost\n  fix  Rank 1 is slow.\n"
+    (heard,) = said_in_output(output)
+    assert (heard.code, heard.severity) == ("DD101", "error")
+    assert said_in_output("clean: DD201 bandwidth-bound, DD301 input-bound") == []
