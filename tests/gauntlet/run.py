@@ -23,7 +23,7 @@ from tests.gauntlet.judge import LAUNCH, Judged, Said, judge, loud, said_by_repo
 from tests.gauntlet.results import Outcome, keep, kept, write
 from tests.launching import ROOT, Finished, ddpdoctor, ddpdoctor_run, environment, finish, torchrun
 
-TRAINING_SECONDS = 60  # ranks give up after 15 s; starting takes up to 20 s on a busy machine
+TRAINING_SECONDS = 90  # ranks give up after 15 s; starting takes up to 30 s on a busy machine
 REPORT_SECONDS = 30
 
 
