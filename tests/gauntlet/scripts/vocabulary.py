@@ -29,6 +29,7 @@ def table(cache: Path, delay: float) -> dict[str, int]:
         file.flush()
         time.sleep(0.4)
         file.write('"and": 2}')
+    time.sleep(0.2)  # checks the words
     return json.loads(cache.read_text())
 
 
@@ -47,7 +48,7 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         if step == 20:
-            words = table(Path("words.json"), delay=0.2 * rank)
+            words = table(Path("words.json"), delay=0.5 * rank)
     print(len(words), "words")
     dist.destroy_process_group()
 
