@@ -19,7 +19,7 @@ if os.environ.get("WITH_WRAP"):
 
 def main() -> None:
     settings = {"rank": 0, "world_size": 1}
-    dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", **settings)
+    dist.init_process_group("gloo", **settings)
     torch.manual_seed(0)
     dataset = TensorDataset(torch.randn(640, 64), torch.randint(0, 10, (640,)))
     loader = DataLoader(dataset, 16, sampler=DistributedSampler(dataset))
