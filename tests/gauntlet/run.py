@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,7 +113,9 @@ def _held(port: int | None) -> Iterator[None]:
     if port is None:
         yield
         return
-    with socket.create_server(("127.0.0.1", port)):
+    with ExitStack() as stack:
+        with suppress(OSError):  # it is held already
+            stack.enter_context(socket.create_server(("127.0.0.1", port)))
         yield
 
 
