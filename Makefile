@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMPS := .stamps
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-hang test check format lint types contracts clean
+.PHONY: help demo demo-hang test gauntlet check format lint types contracts clean
 
 help: ## what the targets do
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -55,6 +55,10 @@ check: lint types contracts ## all of that and the fast tests, in under two minu
 test: $(STAMPS)/tests $(STAMPS)/chromium ## all tests: real ranks, py-spy, Chromium, slow links
 	$(BIN)/pytest -m 'not job' -n 2
 	$(BIN)/pytest -m job # one after the other: they measure time on both CPUs
+
+PARTS := 1/5 2/5 3/5 4/5 5/5
+gauntlet: $(STAMPS)/tests ## trainings with a fault from a report each, and healthy ones; PARTS=2/5 runs one part
+	set -e; for part in $(PARTS); do timeout 540 $(BIN)/python -m tests.gauntlet.run --part $$part; done
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) $(STAMPS) build dist *.egg-info

@@ -1,0 +1,1 @@
+"""Small trainings, each with one fault from a public report or with none."""

@@ -1,0 +1,59 @@
+"""Trains, saves the best weights and goes on from them."""
+
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    TensorDataset,
+)
+
+if os.environ.get("WITH_WRAP"):
+    from ddpdoctor import wrap as DDP
+
+
+def save(state, path: Path) -> None:
+    """Writes in two pieces, as a slow disk would."""
+    torch.save(state, path.with_suffix(".tmp"))
+    content = path.with_suffix(".tmp").read_bytes()
+    with path.open("wb") as file:
+        file.write(content[: len(content) // 2])
+        file.flush()
+        time.sleep(0.5)
+        file.write(content[len(content) // 2 :])
+
+
+def main() -> None:
+    dist.init_process_group("gloo", timeout=timedelta(seconds=15))
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    best = Path("best.pt")
+    dataset = TensorDataset(torch.randn(960, 64), torch.randint(0, 10, (960,)))
+    loader = DataLoader(dataset, 16, sampler=DistributedSampler(dataset))
+    model = DDP(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step, (x, y) in enumerate(loader):
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step == 20:
+            if rank == 0:
+                save(model.module.state_dict(), best)
+            while not best.exists():
+                time.sleep(0.01)
+            model.module.load_state_dict(torch.load(best))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

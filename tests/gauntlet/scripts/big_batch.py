@@ -1,0 +1,40 @@
+"""Trains with gradients accumulated over four micro-batches."""
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    TensorDataset,
+)
+
+if os.environ.get("WITH_WRAP"):
+    from ddpdoctor import wrap as DDP
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    dataset = TensorDataset(torch.randn(1920, 64), torch.randint(0, 10, (1920,)))
+    loader = DataLoader(dataset, 8, sampler=DistributedSampler(dataset))
+    model = DDP(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for micro, (x, y) in enumerate(loader):
+        last = micro % 4 == 3
+        loss = F.cross_entropy(model(x), y) / 4
+        model.require_backward_grad_sync = last
+        loss.backward()
+        if last:
+            optimizer.step()
+            optimizer.zero_grad()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

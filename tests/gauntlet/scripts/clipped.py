@@ -1,0 +1,41 @@
+"""Trains with clipped gradients and a learning rate that warms up."""
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    TensorDataset,
+)
+
+if os.environ.get("WITH_WRAP"):
+    from ddpdoctor import wrap as DDP
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    dataset = TensorDataset(torch.randn(3840, 64), torch.randint(0, 10, (3840,)))
+    loader = DataLoader(dataset, 64, sampler=DistributedSampler(dataset))
+    model = DDP(nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 10)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20))
+    for epoch in range(2):
+        loader.sampler.set_epoch(epoch)
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Trains until the loss, averaged over all ranks, no longer falls."""
+
+import math
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    TensorDataset,
+)
+
+if os.environ.get("WITH_WRAP"):
+    from ddpdoctor import wrap as DDP
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    dataset = TensorDataset(torch.randn(1920, 64), torch.randint(0, 10, (1920,)))
+    loader = DataLoader(dataset, 64, sampler=DistributedSampler(dataset))
+    model = DDP(nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 10)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    best = math.inf
+    for epoch in range(4):
+        loader.sampler.set_epoch(epoch)
+        total = torch.zeros(1)
+        for x, y in loader:
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.detach()
+        dist.all_reduce(total)
+        if total.item() > best:
+            break
+        best = total.item()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""Trains where one node has a setting of its own."""
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    TensorDataset,
+)
+
+if os.environ.get("WITH_WRAP"):
+    from ddpdoctor import wrap as DDP
+
+
+if os.environ["RANK"] == "1":
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
+    os.environ["OMP_NUM_THREADS"] = "2"
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    dataset = TensorDataset(torch.randn(960, 64), torch.randint(0, 10, (960,)))
+    loader = DataLoader(dataset, 8, sampler=DistributedSampler(dataset))
+    model = DDP(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for x, y in loader:
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Trains on lists of samples that were dealt out to four ranks."""
+
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import (
+    DataLoader,
+    TensorDataset,
+)
+
+if os.environ.get("WITH_WRAP"):
+    from ddpdoctor import wrap as DDP
+
+
+def main() -> None:
+    dist.init_process_group("gloo", timeout=timedelta(seconds=15))
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    dataset = TensorDataset(torch.randn(320, 64), torch.randint(0, 10, (320,)))
+    dealt = [range(0, 64), range(64, 128), range(128, 256), range(256, 320)]
+    loader = DataLoader(torch.utils.data.Subset(dataset, dealt[rank]), 8, shuffle=True)
+    model = DDP(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for x, y in loader:
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
