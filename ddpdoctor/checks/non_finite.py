@@ -16,7 +16,8 @@ What to do
 When it is wrong
     A gradient scaler meets infinities while it looks for its scale and skips those steps; steps
     that were skipped and followed by finite ones are no finding. Something that arises within
-    the backward and does not reach the weights may pass unseen. Tensors on a GPU are not read.
+    the backward and does not reach the weights may pass unseen. After 256 steps each fourth is
+    looked at, so that it may have begun up to three steps earlier. Tensors on a GPU are not read.
 """
 
 from __future__ import annotations

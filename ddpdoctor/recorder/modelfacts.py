@@ -48,6 +48,9 @@ from ddpdoctor.recorder.modelshape import (
 )
 from ddpdoctor.recorder.phases import Phases
 
+# A gradient that is not finite mostly leaves the weights so, and is seen a few steps later, too.
+ALL_LOOKED_AT: Final = 256  # reductions from the first one on
+LOOKED_AT_EVERY: Final = 4  # of those after them
 _FULL_SCANS: Final = 3  # for the names of what is not finite; one reads all gradients
 _MOST_NON_FINITE: Final = 64  # that are told one by one; then each whose number is a power of two
 _NAMES_SHOWN: Final = 16
@@ -154,9 +157,11 @@ class Models:
         own = self._models.get(model)
         if own is None or not self._phases.switch.on:
             return
-        own.output = checksums.is_finite(gradient)
+        sync = own.sync + 1
+        if sync <= max(ALL_LOOKED_AT, own.watch_until) or sync % LOOKED_AT_EVERY == 0:
+            own.output = checksums.is_finite(gradient)
         own.use = None
-        if own.schedule.is_due(own.sync + 1):
+        if own.schedule.is_due(sync):
             own.use = Use(model, own.shape)
 
     def backward_computed(self, model: DistributedDataParallel) -> None:

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from ddpdoctor.factsfile import read_facts
 from ddpdoctor.modelevents import MOST_WATCHED, ChangeKind, FailureKind, ModelFacts
 from ddpdoctor.recorder.guard import Guard
+from ddpdoctor.recorder.modelfacts import ALL_LOOKED_AT, LOOKED_AT_EVERY
 from ddpdoctor.recorder.modellook import EVERY, FIRST, SPARSER_FROM, Schedule
 from ddpdoctor.recorder.session import Recorder
 from ddpdoctor.settings import settings
@@ -84,6 +85,16 @@ def test_reductions_are_looked_at_more_rarely_as_their_number_grows(rank: Rank) 
     assert all(sample.forwards == sync for (_, sync), sample in samples.items())
     assert len({sample.parameters.digests for sample in samples.values()}) == len(samples)
     assert samples[0, 2].rates == (0.1,)
+
+
+def test_a_late_gradient_that_is_not_finite_is_seen_within_four_steps(rank: Rank) -> None:
+    model = rank.wrap(net())
+    train(model, ALL_LOOKED_AT)
+    train(model, 2 * LOOKED_AT_EVERY, loss=lambda y: y.sum() * math.nan)
+
+    first = min(found.sync for found in rank.facts().non_finite)
+
+    assert ALL_LOOKED_AT < first <= ALL_LOOKED_AT + LOOKED_AT_EVERY
 
 
 def test_a_long_run_keeps_a_few_hundred_looks() -> None:
