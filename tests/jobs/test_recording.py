@@ -187,7 +187,7 @@ def test_a_full_disk_costs_one_warning_and_the_training_ends_well(tmp_path: Path
     assert mount.status == 0, mount.err
     try:
         done = finish(
-            torchrun(TRAIN, "--wrap", "--steps", "2500", "--width", "16", "--batch-size", "2"),
+            torchrun(TRAIN, "--wrap", "--steps", "1200", "--width", "16", "--batch-size", "2"),
             tmp_path,
             environment(DDPDOCTOR_DIR=str(disk)),
         )
