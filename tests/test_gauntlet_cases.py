@@ -92,3 +92,5 @@ def test_findings_are_heard_in_the_output_of_a_job() -> None:
     (heard,) = said_in_output(output)
     assert (heard.code, heard.severity) == ("DD101", "error")
     assert said_in_output("clean: DD201 bandwidth-bound, DD301 input-bound") == []
+    (warned,) = said_in_output("ddpdoctor: DD406 not-wrapped: rank 0 of 2 trains alone.")
+    assert (warned.code, warned.severity) == ("DD406", "warning")

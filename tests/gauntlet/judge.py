@@ -14,6 +14,8 @@ SEVERITIES = ("info", "warning", "error")
 LAUNCH = "DD4"  # these are said before there is a run, in the output of the job
 # the heading of a finding in text, such as `DD101 late-rank  error, certain, 2.2 s lost`
 _HEADING = re.compile(r"^\W*(DD\d{3}) [a-z0-9-]+ +(info|warning|error), ", re.MULTILINE)
+# the warning that rank 0 gives while it trains, `ddpdoctor: DD406 not-wrapped: rank 0 of 2 trains`
+_WARNED = re.compile(r"^ddpdoctor: (DD\d{3}) [a-z0-9-]+: ", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,9 @@ def said_by_report(text: str) -> list[Said] | None:
 
 def said_in_output(text: str) -> list[Said]:
     """The findings whose headings stand in a job's output; any line there may be their fix."""
-    return [Said(code, severity, None, text) for code, severity in _HEADING.findall(text)]
+    headings = [(code, severity) for code, severity in _HEADING.findall(text)]
+    headings += [(code, "warning") for code in _WARNED.findall(text)]
+    return [Said(code, severity, None, text) for code, severity in headings]
 
 
 def loud(said: Sequence[Said], at_least: str) -> list[Said]:
