@@ -28,7 +28,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert made.status == 0, made.err
     programs = folder / "venv" / "bin"
     install = [str(programs / "pip"), "install", "--quiet", str(wheel)]
-    done = finish(install, folder, seconds=INSTALL_SECONDS)
+    # a ddpdoctor on the path would pass for an installed one
+    done = finish(install, folder, environment(PYTHONPATH=""), INSTALL_SECONDS)
     assert done.status == 0, done.err
     return programs
 
