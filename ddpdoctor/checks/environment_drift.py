@@ -165,6 +165,6 @@ def _fix(differences: list[_Difference], *, odd: bool) -> str:
     if "variable" in kinds:
         first = next(d for d in differences if d.kind == "variable")
         value = f" ({first.name}: {first.usual} on most ranks)" if odd else ""
-        parts.append(f"set variables in the launcher, alike for all ranks{value}")
+        parts.append(f"set variables in the launcher, to the same value for all ranks{value}")
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}. Then start the job again."

@@ -27,10 +27,11 @@ When it is wrong
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ddpdoctor.checks import NotEnoughData, dump_check, hang_check, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
@@ -44,6 +45,14 @@ if TYPE_CHECKING:  # a hang check loads no pandas
     from ddpdoctor.analysis.model import Analysis, EarlyEnd
 
 MOST_NOTED = 10  # lines on how ranks ended; a thousand ranks say the same
+
+_FILE_ERRORS: Final = frozenset(
+    {"FileNotFoundError", "FileExistsError", "EOFError", "JSONDecodeError", "BadZipFile"}
+)
+_HALF_A_FILE: Final = re.compile(  # as torch.load, pickle and numpy say it
+    r"PytorchStreamReader|unexpected EOF|[Rr]an out of input|pickle data was truncated|"
+    r"file is too small|No data left in file"
+)
 
 
 @hang_check("DD901", "rank-dead")
@@ -161,9 +170,23 @@ def _noted(run: Analysis, early: EarlyEnd) -> Iterator[Evidence]:
 def _mend(early: EarlyEnd) -> str:
     if early.cause == "error":
         others = " What the others say follows from it." if early.victims else ""
-        return f"Mend this error on {rank_list(early.culprits)}; it came first.{others}"
+        return (
+            f"Mend this error on {rank_list(early.culprits)}; it came first.{others}{_files(early)}"
+        )
     number = signal.SIGKILL if early.cause == "silence" else None
     return _fix(DeadRank(early.culprits[0], signal=number))
+
+
+def _files(early: EarlyEnd) -> str:
+    """Advice where a file that ranks share was not there, or not whole, for some of them."""
+    end = early.end
+    if end is None or not (end.error in _FILE_ERRORS or _HALF_A_FILE.search(end.message)):
+        return ""
+    return (
+        " If another rank makes that file or folder, let one rank alone write it and all wait for "
+        "it: torch.distributed.barrier() between writing and reading; make folders by "
+        "os.makedirs(..., exist_ok=True)."
+    )
 
 
 def _fix(dead: DeadRank) -> str:

@@ -120,6 +120,23 @@ def test_the_first_to_raise_is_the_cause_and_the_others_follow() -> None:
     assert finding.where[0].rank == 2
 
 
+@pytest.mark.parametrize(
+    ("error", "message", "shared_file"),
+    [
+        ("FileNotFoundError", "[Errno 2] No such file or directory: 'runs/7'", True),
+        ("RuntimeError", "PytorchStreamReader failed reading zip archive: no directory", True),
+        ("EOFError", "Ran out of input", True),
+        ("ValueError", "no label 11", False),
+    ],
+)
+def test_a_file_that_another_rank_makes_is_to_be_waited_for(
+    error: str, message: str, shared_file: bool
+) -> None:
+    fix = found(run_with(raised("RuntimeError", CLOSED, 12), raised(error, message, 10))).fix
+
+    assert ("barrier()" in fix) == shared_file
+
+
 def test_one_that_lost_its_peer_is_no_cause_even_where_it_noted_it_first() -> None:
     """A rank that is slow to print its traceback notes its end late."""
     run = run_with(raised("RuntimeError", CLOSED, 5), raised("ValueError", "no label 11", 10))
