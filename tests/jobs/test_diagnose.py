@@ -290,9 +290,12 @@ def test_a_healthy_job_is_never_a_hang_and_a_stopped_rank_of_it_is(start: Start)
 def test_a_rank_that_computes_while_the_other_waits_is_slow(start: Start) -> None:
     job = start("busy_rank", 2, hangs=False)
 
-    code, finding = only_finding(report_on(job, 0))
+    for _ in range(3):  # at the first look rank 0 may still be on its way into the collective
+        code, finding = only_finding(report_on(job, 0))
+        assert code == "DD906"
+        if finding["victims"]:
+            break
 
-    assert code == "DD906"
     assert finding["victims"] == [0]
     assert finding["where"][0]["function"] == "score"
 

@@ -193,13 +193,17 @@ def test_the_buckets_of_either_model_are_told_apart(trained: Trained) -> None:
 
 
 def test_a_named_span_takes_what_its_phases_take(trained: Trained) -> None:
-    """Around loading and the forward; with buffers broadcast, victims wait within it."""
+    """Around loading and the forward; with buffers broadcast, victims wait within it.
+
+    What lies between the two counts as between, and may be long where another process runs.
+    """
     (named,) = trained.analysis.named
     assert named.name == "forward, as the user sees it"
     late = trained.analysis.ranks[trained.late_rank].times
     assert late is not None
     inside = late.input_ms + late.forward_ms
-    assert inside <= named.ms_by_rank[trained.late_rank] <= inside + late.wait_ms + late.transfer_ms
+    most = inside + late.wait_ms + late.transfer_ms + late.between_ms
+    assert inside <= named.ms_by_rank[trained.late_rank] <= most
 
 
 @pytest.fixture
@@ -234,7 +238,8 @@ def test_a_cpu_quota_shows_as_throttling_of_the_rank_that_it_holds(
     assert truth["lacked_ms"] > 2 * QUOTA_STEPS * CPU_MS  # a fifth of a CPU: it lacks four times
     queued_ms = held["run_queue_ns"].sum() / 1e6
     assert 0.9 * truth["lacked_ms"] <= queued_ms <= truth["off_cpu_ms"]
-    # The group's count has the other threads' waiting, too, and ends a little later.
-    assert held["throttled_ns"].sum() / 1e6 == pytest.approx(truth["throttled_ms"], rel=0.25)
+    # Most of what the thread lacked; the group's count has its other threads' waiting, too.
+    throttled_ms = held["throttled_ns"].sum() / 1e6
+    assert 0.5 * truth["lacked_ms"] <= throttled_ms <= 1.25 * truth["throttled_ms"]
     assert (held["throttled_ns"] <= held["run_queue_ns"]).all()
     assert (free["throttled_ns"] == 0).all()
