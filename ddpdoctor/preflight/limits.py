@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ddpdoctor.launchfacts import UNLIMITED, Limits
+from ddpdoctor.preflight.cgroups import hierarchy_of
 
 _MAX_BYTES: Final = 64 * 1024
 
@@ -71,15 +72,9 @@ def _cpu_quota(root: Path) -> float | None:
 
 
 def _cgroups(root: Path, controller: str) -> Iterator[Path]:
-    """Folders of this process's cgroup for a controller and of those around it, both versions."""
-    mounted = root / "sys/fs/cgroup"
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if controllers not in ("", controller) and controller not in controllers.split(","):
-            continue
-        top = mounted / controllers if controllers else mounted
-        inner = top / path.lstrip("/")
-        yield from (folder for folder in (inner, *inner.parents) if folder.is_relative_to(top))
+    """Folders of this process's cgroup for a controller and of those around it."""
+    hierarchy = hierarchy_of(controller, root / "proc/self")
+    return hierarchy.up() if hierarchy is not None else iter(())
 
 
 def _read(path: Path) -> str:

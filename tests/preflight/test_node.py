@@ -31,8 +31,16 @@ def write(root: Path, files: Mapping[str, str]) -> Path:
     return root
 
 
+def mounted(root: Path, *controllers: str) -> dict[str, str]:
+    """Of a version 1 hierarchy for each controller; without any, version 2."""
+    folder = f"{root}/sys/fs/cgroup"
+    lines = [f"1 1 0:1 / {folder}/{each} rw - cgroup cgroup rw,{each}\n" for each in controllers]
+    unified = f"1 1 0:1 / {folder} rw - cgroup2 cgroup2 rw\n"
+    return {"proc/self/mountinfo": "".join(lines) or unified}
+
+
 def test_the_least_limit_of_nested_cgroups_counts(tmp_path: Path) -> None:
-    root = write(tmp_path, {
+    root = write(tmp_path, mounted(tmp_path) | {
         "proc/self/cgroup": "0::/pod/job\n",
         "sys/fs/cgroup/pod/job/memory.max": "max\n",
         "sys/fs/cgroup/pod/memory.max": "1073741824\n",
@@ -49,7 +57,7 @@ def test_the_least_limit_of_nested_cgroups_counts(tmp_path: Path) -> None:
 
 
 def test_limits_of_the_first_version_of_cgroups(tmp_path: Path) -> None:
-    root = write(tmp_path, {
+    root = write(tmp_path, mounted(tmp_path, "memory", "cpu,cpuacct") | {
         "proc/self/cgroup": "4:memory:/job\n3:cpu,cpuacct:/job\n",
         "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "2147483648\n",
         "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us": "200000\n",
@@ -63,7 +71,7 @@ def test_limits_of_the_first_version_of_cgroups(tmp_path: Path) -> None:
 
 
 def test_without_a_quota_there_is_none(tmp_path: Path) -> None:
-    root = write(tmp_path, {
+    root = write(tmp_path, mounted(tmp_path) | {
         "proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/cpu.max": "max 100000\n",
     })  # fmt: skip
 
