@@ -15,8 +15,9 @@ ALLOWED: Final = re.compile(
     r"(NCCL|GLOO|OMP|MKL|TORCH|TORCHELASTIC|CUDA|CUBLAS|SLURM|MASTER|PYTORCH)_\w+"
 )
 MASKED: Final = "(masked)"
-_CREDENTIAL: Final = re.compile(r"key|token|secret|passw|credential|auth|jwt", re.IGNORECASE)
-_USER_IN_URL: Final = re.compile(r"://[^/@\s]+@")
+CREDENTIAL_WORDS: Final = "key|token|secret|passw|credential|auth|jwt"  # within a name
+_CREDENTIAL: Final = re.compile(CREDENTIAL_WORDS, re.IGNORECASE)
+USER_IN_URL: Final = re.compile(r"://[^/@\s]+@")
 # Long runs of letters and digits with both in them: keys of services look so, names of files do not
 _LOOKS_LIKE_A_KEY: Final = re.compile(r"(?=\w*[0-9])(?=\w*[A-Za-z])\w{32,}")
 _VERSIONED: Final = ("torch", "numpy", "torchvision", "transformers", "accelerate", "lightning")
@@ -36,7 +37,7 @@ def environment(variables: dict[str, str]) -> dict[str, str]:
 
 
 def _is_credential(name: str, value: str) -> bool:
-    return bool(_CREDENTIAL.search(name)) or bool(_USER_IN_URL.search(value))
+    return bool(_CREDENTIAL.search(name)) or bool(USER_IN_URL.search(value))
 
 
 def command_line(arguments: Sequence[str]) -> tuple[str, ...]:
@@ -50,7 +51,7 @@ def command_line(arguments: Sequence[str]) -> tuple[str, ...]:
             kept.append(MASKED)
         elif equals and _is_credential(name, value):
             kept.append(f"{name}={MASKED}")
-        elif _USER_IN_URL.search(argument) or _LOOKS_LIKE_A_KEY.fullmatch(argument):
+        elif USER_IN_URL.search(argument) or _LOOKS_LIKE_A_KEY.fullmatch(argument):
             kept.append(MASKED)
         else:
             kept.append(argument[:_MAX_VALUE])
