@@ -73,8 +73,7 @@ class TrainingHooks:
         self._blocked = 0
         self._optimizers: list[_OptimizerStep] = []  # nested ones: the innermost is last
         self._counts_cost = False
-        self._in_backward: list[_Model] = []  # those whose outputs it has reached
-        self._reached: list[DistributedDataParallel] = []  # the same
+        self._in_backward: dict[DistributedDataParallel, _Model] = {}  # whose outputs it reached
         self._syncs = False  # in the running backward a model is to reduce its gradients
         self._issued = 0  # collectives, when it began
         self._when_compute_ends = functools.partial(guard.run, self._compute_ends)
@@ -111,7 +110,7 @@ class TrainingHooks:
         elif not self._phases.on_training_thread():
             return  # an evaluation beside the training
         if self._in_backward:  # an exception ended it
-            self._in_backward, self._reached = [], []
+            self._in_backward = {}
             self._collectives.backward_ended(0)
         self._drop_failed_optimizer_steps(frame)
         self._forward = self._phases.begin_forward(self._sites.here(frame), no_grad=not training)
@@ -176,7 +175,7 @@ class TrainingHooks:
         On a GPU it runs on a thread of the engine, for which the training thread waits.
         """
         known = self._models.get(model) if model is not None else None
-        if model is None or known is None or known in self._in_backward:
+        if model is None or known is None or model in self._in_backward:
             return
         if not (self._phases.on_training_thread() or gradient.is_cuda):
             return
@@ -186,8 +185,7 @@ class TrainingHooks:
             self._backward = self._phases.begin(Phase.BACKWARD, site)
             self._collectives.buckets.begin(site, self._phases.sync)
             private.after_backward(self._when_compute_ends)
-        self._in_backward.append(known)
-        self._reached.append(model)
+        self._in_backward[model] = known
         self.learning.backward_begins(model, gradient)
         if known.will_sync:
             self._syncs = True
@@ -203,7 +201,7 @@ class TrainingHooks:
         if not self._phases.switch.on:  # the one count is all that is wanted
             self._backward_ends()
             return
-        for model in self._reached:
+        for model in self._in_backward:
             self.learning.backward_computed(model)
         self._blocked = self._phases.begin(Phase.BLOCKED, 0)
         private.after_backward(self._when_backward_ends)
@@ -213,13 +211,13 @@ class TrainingHooks:
         now = self._phases.end(self._blocked)
         self._collectives.backward_ended(now)
         self._phases.end(self._backward)
-        for model, known in zip(self._reached, self._in_backward, strict=True):
+        for model, known in self._in_backward.items():
             self.learning.backward_ends(model, synced=known.will_sync)
         if self._syncs and self._collectives.issued > self._issued:
             self._phases.synced_backward()
-            for known in self._in_backward:
+            for known in self._in_backward.values():
                 known.synced += 1
-        self._in_backward, self._reached = [], []
+        self._in_backward = {}
 
     def _optimizer_begins(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         self.guard.run(self._begin_optimizer, optimizer, sys._getframe(1))
