@@ -158,8 +158,8 @@ class Models:
         if own is None or not self._phases.switch.on:
             return
         sync = own.sync + 1
-        if sync <= max(ALL_LOOKED_AT, own.watch_until) or sync % LOOKED_AT_EVERY == 0:
-            own.output = checksums.is_finite(gradient)
+        looks = sync <= max(ALL_LOOKED_AT, own.watch_until) or sync % LOOKED_AT_EVERY == 0
+        own.output = checksums.is_finite(gradient) if looks else None
         own.use = None
         if own.schedule.is_due(sync):
             own.use = Use(model, own.shape)
