@@ -21,7 +21,6 @@ from ddpdoctor.events import Site
 from ddpdoctor.modelevents import (
     MOST_MODELS,
     Batches,
-    BatchRun,
     ChangeKind,
     EvaluationSample,
     FailureKind,
@@ -34,6 +33,7 @@ from ddpdoctor.modelevents import (
 )
 from ddpdoctor.recorder import _torch_private as private
 from ddpdoctor.recorder import checksums, modellook
+from ddpdoctor.recorder.batchruns import BatchRuns
 from ddpdoctor.recorder.callsite import CallSites
 from ddpdoctor.recorder.modelfailure import failure_of, uncaught
 from ddpdoctor.recorder.modellook import Schedule, Use
@@ -55,8 +55,6 @@ _FULL_SCANS: Final = 3  # for the names of what is not finite; one reads all gra
 _MOST_NON_FINITE: Final = 64  # that are told one by one; then each whose number is a power of two
 _NAMES_SHOWN: Final = 16
 _WATCHED_AFTER: Final = 1000  # reductions after one that was not finite, each looked at
-_MOST_RUNS: Final = 4096  # of equal batches; after that only at reductions that are looked at
-_RUNS_KEPT: Final = 64  # before they are written
 _MOST_EVALUATIONS: Final = 512
 _RATIOS: Final = 8  # gradients that are compared before and after
 
@@ -78,11 +76,6 @@ class _Model:
     output: bool | None = None  # whether the gradient by it is finite
     samples: int = 0
     elements: int = 0
-    size: tuple[int, int, int] = (0, 0, 0)  # of the batches of the open run
-    size_since: int = 0  # the first reduction with it
-    size_until: int = -1  # the last
-    runs: list[BatchRun] = field(default_factory=list)
-    runs_written: int = 0
     changed: set[str] = field(default_factory=set)
     watch_until: int = -1
     non_finite: int = 0
@@ -94,6 +87,10 @@ class _Model:
     evaluated_at: int = -1
     evaluated_wrapped: bool = False
     reduced: tuple[tuple[torch.Tensor, float], ...] = ()  # gradients and their sizes
+    batches: BatchRuns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.batches = BatchRuns(self.schedule.is_due)
 
     @property
     def number(self) -> int:
@@ -305,28 +302,13 @@ class Models:
     def _count_batch(self, own: _Model, *, due: bool) -> None:
         size = (own.samples, own.elements, own.forwards - own.forwards_at_sync)
         own.samples = own.elements = 0
-        if size != own.size or own.size_until != own.sync - 1:
-            self._end_run(own)
-            own.size, own.size_since = size, own.sync
-        own.size_until = own.sync
-        if due or len(own.runs) > _RUNS_KEPT:
+        if own.batches.count(own.sync, size) or due:
             self._write_runs(own)
 
-    def _end_run(self, own: _Model) -> None:
-        """Batches are of another size now, or what was counted is to be written."""
-        syncs = own.size_until - own.size_since + 1
-        if own.size[0] and syncs > 0:
-            is_looked_at = own.schedule.is_due(own.size_until)
-            if own.runs_written < _MOST_RUNS or is_looked_at:
-                own.runs.append(BatchRun(own.size_since, syncs, *own.size))
-        own.size_since = own.size_until + 1
-
     def _write_runs(self, own: _Model) -> None:
-        self._end_run(own)
-        if own.runs:
-            self._write(Batches(own.number, tuple(own.runs)))
-            own.runs_written += len(own.runs)
-            own.runs.clear()
+        runs = own.batches.take()
+        if runs:
+            self._write(Batches(own.number, runs))
 
     def _compare_with_reduced(self, own: _Model) -> None:
         """What the gradients have been multiplied by since they were reduced."""
