@@ -90,6 +90,10 @@ def _common_lists(loader: SharedLoader) -> list[str]:
     return [name for name in infos[0].holdings if all(name in info.holdings for info in infos)]
 
 
+def _lists_that_differ(loader: SharedLoader) -> list[str]:
+    return [name for name in _common_lists(loader) if _list(loader, name) is not Lists.SAME]
+
+
 def _list(loader: SharedLoader, name: str) -> Lists:
     held = [info.holdings[name] for info in loader.infos.values()]
     if len({each.in_order for each in held}) == 1:
@@ -126,7 +130,7 @@ def _other_length(loader: SharedLoader, run: Analysis) -> Finding:
 
 
 def _other_order(loader: SharedLoader, items: Items, run: Analysis) -> Finding:
-    names = [name for name in _common_lists(loader) if _list(loader, name) is not Lists.SAME]
+    names = _lists_that_differ(loader)
     culprits = _with_another_list(loader, names)
     seen = items is Items.MOVED
     return Finding(
@@ -154,7 +158,7 @@ def _other_order(loader: SharedLoader, items: Items, run: Analysis) -> Finding:
 
 def _other_samples(loader: SharedLoader, lists: Lists, run: Analysis) -> Finding:
     """Not known to do harm: data made at random differ so, too, and shards that are split again."""
-    names = [name for name in _common_lists(loader) if _list(loader, name) is not Lists.SAME]
+    names = _lists_that_differ(loader)
     culprits = _with_another_list(loader, names)
     unknown = lists is Lists.DIFFER
     return Finding(
