@@ -39,17 +39,23 @@ class FrameWalk:
         self._kept: list[CodeType] = []  # so that no identity is given to another one
 
     def innermost(self, frame: FrameType | None) -> FrameType | None:
-        """At or outside `frame`; None where there is none within MAX_FRAMES."""
+        """At or outside `frame`; None where there is none within MAX_FRAMES.
+
+        None, too, where the chain is broken: CPython 3.11 was seen to give a cell as `f_back`.
+        """
         known = self._known
-        for _ in range(MAX_FRAMES):
-            if frame is None:
-                return None
-            wanted = known.get(id(frame.f_code))
-            if wanted is None:
-                wanted = self._learn(frame.f_code)
-            if wanted:
-                return frame
-            frame = frame.f_back
+        try:
+            for _ in range(MAX_FRAMES):
+                if frame is None:
+                    return None
+                wanted = known.get(id(frame.f_code))
+                if wanted is None:
+                    wanted = self._learn(frame.f_code)
+                if wanted:
+                    return frame
+                frame = frame.f_back
+        except AttributeError:
+            pass
         return None
 
     def _learn(self, code: CodeType) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from types import CellType, SimpleNamespace
 
 from ddpdoctor.recorder.callsite import CallSites
 
@@ -39,3 +40,10 @@ def test_a_line_has_one_number() -> None:
 
 def test_no_frame_is_zero() -> None:
     assert CallSites(lambda number, site: None).here(None) == 0
+
+
+def test_a_broken_chain_of_frames_is_no_frame() -> None:
+    """As CPython 3.11 gave one in a job: the frame outside a library's was a cell."""
+    library = SimpleNamespace(f_code=json.dumps.__code__, f_back=CellType(None))
+
+    assert CallSites(lambda number, site: None).here(library) == 0
