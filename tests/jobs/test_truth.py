@@ -28,6 +28,7 @@ Floats = npt.NDArray[np.float64]
 
 SETTLE = 2  # steps at the beginning of a range that still wait for what was injected before it
 SHARE, LEAST_MS = 0.05, 2.0  # by which a term may differ from the truth
+MOST_BESIDE_MS = 6.0  # torch's own code and the recorder's: far below what is injected
 NEXT_STEP = ("between", "gc")  # a step ends at the optimizer: what follows is in the next
 
 
@@ -61,6 +62,15 @@ class Trained:
         own = table[(table["rank"] == rank) & table["step"].between(steps[0], steps[-1])]
         assert own["step"].tolist() == list(steps)
         return own[[f"{term}_ns" for term in terms]].to_numpy().sum(axis=1) / 1e6
+
+    def beside_ms(self, steps: range, rank: int, phase: str) -> Floats:
+        """What was recorded of a phase beyond the program's own part: torch's code and ours."""
+        return self.measured_ms(steps, rank, phase) - self.true_ms(steps, rank, phase)
+
+    def blocked_beside_ms(self, steps: range, rank: int) -> Floats:
+        """Of the time for which DDP held the program up, what is neither wait nor transfer."""
+        held_up = self.measured_ms(steps, rank, "wait", "transfer")
+        return self.true_ms(steps, rank, "blocked") - held_up
 
     def late(self, steps: range) -> LateArrivals:
         wanted = StepRange(0, len(steps), steps[0] + 1, steps[-1] + 1)
@@ -109,11 +119,14 @@ def test_what_a_rank_did_comes_back_in_its_term(
     for rank in range(trained.ranks):
         queued = trained.measured_ms(steps, rank, "run_queue")
         for phase in (phase.label for phase in LOCAL_PHASES):
-            found = trained.measured_ms(steps, rank, phase)
+            usual = np.median(trained.beside_ms(steps_of("none", batch_norm), rank, phase))
+            assert abs(usual) <= MOST_BESIDE_MS
+            found = trained.measured_ms(steps, rank, phase) - usual
             assert_near(found, trained.true_ms(steps, rank, phase), queued)
-        # What the program can see of being held up has DDP's own code in it, too.
-        blocked = trained.measured_ms(steps, rank, "wait", "transfer")
-        assert_near(trained.true_ms(steps, rank, "blocked"), blocked, queued)
+        # What the program can see of being held up has DDP's own code and hooks in it, too.
+        usual = np.median(trained.blocked_beside_ms(steps_of("none", batch_norm), rank))
+        assert -LEAST_MS <= usual <= MOST_BESIDE_MS
+        assert abs(np.median(trained.blocked_beside_ms(steps, rank)) - usual) <= LEAST_MS
     if place != "none":
         late_ms = trained.measured_ms(steps, trained.late_rank, place)
         assert np.median(late_ms) >= (LATE_MS if place != "gc" else 2.0)
