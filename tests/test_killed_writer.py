@@ -31,6 +31,7 @@ def write_until_killed(path: Path, progress: mmap.mmap) -> None:
         )
         file.finish(serial, 200 + step)
         file.add_step((step, 1, 1, 1, 1, 1, 1, step + 1))
+        file.flush()
         progress[:8] = struct.pack("<q", step)  # at once: `pack_into` zeroes it first
 
 

@@ -70,6 +70,8 @@ def test_what_was_written_is_read(close: bool, tmp_path: Path) -> None:
     file.add_step((3, 10, 20, 30, 40, 50, 60, 4))
     if close:
         file.close()
+    else:
+        file.flush()
 
     header, trace = read_rank(rank_path(tmp_path))
 

@@ -35,7 +35,7 @@ class Region:
         self.offset = offset
         self.records = records
         self.record_bytes = record_bytes
-        self._fd = fd
+        self.fd = fd
 
     @property
     def end(self) -> int:
@@ -46,10 +46,10 @@ class Region:
         return self.offset + slot * self.record_bytes
 
     def read(self, first: int, records: int) -> bytes:
-        return os.pread(self._fd, records * self.record_bytes, self.place(first))
+        return os.pread(self.fd, records * self.record_bytes, self.place(first))
 
     def write(self, first: int, raw: bytes) -> None:
-        write_at(self._fd, raw, self.place(first))
+        write_at(self.fd, raw, self.place(first))
 
 
 def thin_out(

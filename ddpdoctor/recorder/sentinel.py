@@ -43,6 +43,7 @@ class Sentinel:
         guard: Guard,
         stalls: StallWatch,
         listen: Callable[[], None],
+        flush: Callable[[], None],
     ) -> None:
         self._phases = phases
         self._sites = sites
@@ -50,6 +51,7 @@ class Sentinel:
         self._guard = guard
         self._stalls = stalls
         self._listen = listen
+        self._flush = flush
         self._seen: Counter[tuple[Phase, CodeType, int]] = Counter()
         self._site_of: dict[tuple[CodeType, int], Site] = {}
         self._random = random.Random(0)  # noqa: S311  its own: the user's generators stay untouched
@@ -67,6 +69,7 @@ class Sentinel:
         while not self._stop.wait(self._interval_s(now - began)):
             if not self._guard.active:
                 break
+            self._guard.run(self._flush)
             now = time.monotonic()
             if now - listened >= POLL_S:
                 listened = now

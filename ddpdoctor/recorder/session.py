@@ -93,7 +93,7 @@ class Recorder:
             self._facts.note,
         )
         self._sentinel = Sentinel(
-            self._phases, self._sites, self._facts, guard, stalls, control.poll
+            self._phases, self._sites, self._facts, guard, stalls, control.poll, self._file.flush
         )
         self._clock = ClockSync(info, self._facts.clock, guard)
         self._launch = LaunchWatch(info, self._facts.process, self._facts.note)

@@ -2,6 +2,9 @@
 
 A detail record is written once, with its commit word. When the detail is full, only steps
 divisible by 2, then by 4 and so on stay in it; the newest records of the others are in the ring.
+
+What begins is in the file at once, with all that was to be written before. Step rows, DDP's buckets
+and the ends of what took no time to speak of are gathered until then, or until `flush`.
 """
 
 from __future__ import annotations
@@ -18,12 +21,14 @@ from typing import Final
 from ddpdoctor import events
 from ddpdoctor.events import DETAIL_RECORD, STEP_RECORD, RankInfo, RunInfo
 from ddpdoctor.recorder.regions import Region, join_neighbours, thin_out, write_at
+from ddpdoctor.recorder.tail import OverwritingTail, Tail
 from ddpdoctor.tracefile import DETAIL_DTYPE, STEP_DTYPE
 
 RING_RECORDS: Final = 4096
 DETAIL_BYTES: Final = 64 * 1024 * 1024  # default budget of one rank
 STEP_ROWS: Final = 1_250_000
 HEADER_ALIGNMENT: Final = 256  # in the compact copy
+GATHERED_NS: Final = 1_000_000  # so long after a beginning, the end of a span is written at once
 FULL: Final = 0.75  # thinned out beyond this, the next doubling is due at once
 
 StepRow = tuple[int, int, int, int, int, int, int, int]
@@ -56,6 +61,9 @@ class RankFile:
         self._ring = Region(self._fd, events.HEADER_SPACE, RING_RECORDS, size)
         self._steps = Region(self._fd, self._ring.end, step_rows, STEP_RECORD.size)
         self._detail = Region(self._fd, self._steps.end, records, size)
+        self._newest = Tail(self._detail)
+        self._newest_in_ring = OverwritingTail(self._ring)
+        self._newest_rows = Tail(self._steps)
         self._lock = threading.RLock()  # a signal's handler may issue a collective meanwhile
         self._serial = 0
         self._detail_used = 0
@@ -65,6 +73,7 @@ class RankFile:
         self._row_filled = 0
         self._ring_serials = [0] * RING_RECORDS
         self._ring_used = 0
+        self._written_ns = 0  # when what began last was
         self._open: dict[int, int] = {}  # serials of unfinished records: where they lie
         self._generation = 0
         self._unwritten = 0
@@ -122,7 +131,7 @@ class RankFile:
         end_ns: int,
         nbytes: int,
     ) -> int:
-        """Write one record and return its serial number, by which `finish` completes it."""
+        """Add one record and return its serial number, by which `finish` completes it."""
         if not self._recording:
             self._unwritten -= 1
             return self._unwritten
@@ -136,29 +145,31 @@ class RankFile:
                 self._thin_out()
             kept = step % self.stride == 0 and step % self.every == 0
             if kept and self._detail_used < self._detail.records:
-                place = self._detail.place(self._detail_used)
+                tail = self._newest
+                place = tail.append(record)
                 self._detail_used += 1
-                write_at(self._fd, record, place)
             else:
+                tail = self._newest_in_ring
                 place = self._into_ring(serial, record)
             if end_ns == 0:
                 self._open[serial] = place
+                if bucket < 0:
+                    tail.flush()
+                    self._written_ns = begin_ns
         return serial
 
     def _into_ring(self, serial: int, record: bytes) -> int:
-        """Zero the commit word, write the rest, commit: a reader beside us sees no mixture."""
         slot = self._ring_used % RING_RECORDS
+        if slot == 0:
+            self._newest_in_ring.begin(self._ring.offset)
         self._ring_used += 1
         self._open.pop(self._ring_serials[slot], None)
         self._ring_serials[slot] = serial
-        place = self._ring.place(slot)
-        write_at(self._fd, _COMMIT.pack(0), place)
-        write_at(self._fd, record[_COMMIT.size :], place + _COMMIT.size)
-        write_at(self._fd, record[: _COMMIT.size], place)
-        return place
+        return self._newest_in_ring.append(record)
 
     def _thin_out(self) -> None:
         """Double the stride until there is room again; the newest of what goes is in the ring."""
+        self._flush()
         self._next_generation()
         while self._detail_used > FULL * self._detail.records and self.stride < events.MAX_STRIDE:
             self.stride *= 2
@@ -172,6 +183,8 @@ class RankFile:
                 places[serial] = self._into_ring(serial, record.tobytes())
             in_ring = {s: place for s, place in self._open.items() if place < self._detail.offset}
             self._open = in_ring | {s: places[s] for s in self._open.keys() & places.keys()}
+        self._flush()
+        self._newest.begin(self._detail.place(self._detail_used))
         os.ftruncate(self._fd, self._detail.place(self._detail_used))
         self._next_generation()
 
@@ -192,7 +205,10 @@ class RankFile:
     def unfinished(self, kind: int) -> list[tuple[int, ...]]:
         """The records of one kind that have no end yet, oldest first, field by field."""
         with self._lock:
-            places = [] if self.closed else sorted(self._open.items())
+            if self.closed:
+                return []
+            self._flush()
+            places = sorted(self._open.items())
             raw = [os.pread(self._fd, DETAIL_RECORD.size, place) for _, place in places]
         whole = [DETAIL_RECORD.unpack(each) for each in raw if len(each) == DETAIL_RECORD.size]
         return [record for record in whole if record[0] and record[1] == kind]
@@ -207,16 +223,31 @@ class RankFile:
         with self._lock:
             place = self._open.pop(serial, None)
             if place is not None and not self.closed:
-                raw = _TIMES.pack(issued_ns, end_ns)
-                write_at(self._fd, raw, place + events.ISSUED_OFFSET)
+                tail = self._newest if place >= self._detail.offset else self._newest_in_ring
+                tail.change(place + events.ISSUED_OFFSET, _TIMES.pack(issued_ns, end_ns))
+                if not issued_ns and end_ns - self._written_ns > GATHERED_NS:
+                    tail.flush()
 
     def retime(self, serial: int, begin_ns: int, end_ns: int) -> None:
         """Finish an open record by another clock. When its call came back is not known by that."""
         with self._lock:
             place = self._open.pop(serial, None)
             if place is not None and not self.closed:
-                raw = _ALL_TIMES.pack(begin_ns, 0, end_ns)
-                write_at(self._fd, raw, place + events.BEGIN_OFFSET)
+                self._change(place + events.BEGIN_OFFSET, _ALL_TIMES.pack(begin_ns, 0, end_ns))
+
+    def _change(self, place: int, raw: bytes) -> None:
+        tail = self._newest if place >= self._detail.offset else self._newest_in_ring
+        tail.change(place, raw)
+
+    def flush(self) -> None:
+        """Write all that was gathered. From any thread."""
+        with self._lock:
+            if not self.closed:
+                self._flush()
+
+    def _flush(self) -> None:
+        for tail in (self._newest, self._newest_in_ring, self._newest_rows):
+            tail.flush()
 
     def progress(self, raw: bytes) -> None:
         """For `ddpdoctor record`: which step is under way, though none of it is written."""
@@ -229,10 +260,13 @@ class RankFile:
         if serial < 0:
             return
         with self._lock:
-            place = None if self.closed else self._find(serial)
+            if self.closed:
+                return
+            self._flush()
+            place = self._find(serial)
             if place is not None:
                 now = os.pread(self._fd, 1, place + events.FLAGS_OFFSET)[0] | flags
-                write_at(self._fd, bytes([now]), place + events.FLAGS_OFFSET)
+                self._change(place + events.FLAGS_OFFSET, bytes([now]))
 
     def _find(self, serial: int) -> int | None:
         """Where a record lies; the serial numbers of the detail ascend."""
@@ -248,7 +282,7 @@ class RankFile:
         return int(_COMMIT.unpack(raw.ljust(_COMMIT.size, b"\0"))[0])
 
     def add_step(self, row: StepRow) -> None:
-        """Write one step row, in the order of STEP_FIELDS; when they are full, pairs become one."""
+        """Add one step row, in the order of STEP_FIELDS; when they are full, pairs become one."""
         with self._lock:
             if not self._row:
                 self._row = list(row)
@@ -263,19 +297,21 @@ class RankFile:
         if self._rows_used >= self._steps.records:
             self._join_rows()
         times = [min(value, events.MAX_U32) for value in self._row]
-        self._steps.write(self._rows_used, STEP_RECORD.pack(*times))
+        self._newest_rows.append(STEP_RECORD.pack(*times))
         self._rows_used += 1
         self._row, self._row_filled = [], 0
 
     def _join_rows(self) -> None:
         import numpy as np
 
+        self._flush()
         rows = np.frombuffer(self._steps.read(0, self._rows_used), STEP_DTYPE)
         joined = join_neighbours(rows)
         self._next_generation()
         self._steps.write(0, joined.tobytes().ljust(len(rows) * STEP_RECORD.size, b"\0"))
         self._next_generation()
         self._rows_used = len(joined)
+        self._newest_rows.begin(self._steps.place(self._rows_used))
         self._row_steps *= 2
 
     def stop(self, reason: str) -> None:
@@ -297,6 +333,7 @@ class RankFile:
                 lost = self._lost()
                 if self._row:
                     self._write_row()
+                self._flush()
                 if not lost:
                     self._replace_by_compact_copy()
             except OSError:  # the file as it stands is whole, only larger
