@@ -55,6 +55,9 @@ class Switch:
     detail_every: Every | None = None
 
 
+_ALL: Final = Switch(FIRST_STEP, on=True)
+
+
 @dataclass(frozen=True)
 class Schedule:
     """Switches in the order of their steps. Before the first one, all is recorded."""
@@ -73,8 +76,10 @@ class Schedule:
 
     def at(self, sync: int) -> Switch:
         """The switch that holds for this step."""
+        if not self.switches:
+            return _ALL
         index = bisect_right(self.switches, sync, key=attrgetter("sync"))
-        return self.switches[index - 1] if index else Switch(FIRST_STEP, on=True)
+        return self.switches[index - 1] if index else _ALL
 
     def amended(self, told: tuple[Switch, ...]) -> Schedule:
         """With what is told in place of all that was to come from its first step on."""

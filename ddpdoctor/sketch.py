@@ -8,21 +8,42 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-_GAMMA: Final = np.uint64(0x9E3779B97F4A7C15)
-_FACTORS: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
-_SHIFTS: Final = (np.uint64(30), np.uint64(27), np.uint64(31))
+_GAMMA: Final = 0x9E3779B97F4A7C15
+_FACTORS: Final = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+_SHIFTS: Final = (30, 27, 31)
+_BITS: Final = 2**64 - 1
+_FEW: Final = 32  # up to so many, plain integers are faster than an array
 
 
 def index_hashes(indices: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
     """The finaliser of splitmix64 (Steele, Lea and Flood 2014), the same on every machine."""
+    first, second, last = map(np.uint64, _SHIFTS)
     mixed = indices.astype(np.uint64)
-    mixed += _GAMMA
-    mixed ^= mixed >> _SHIFTS[0]
-    mixed *= _FACTORS[0]
-    mixed ^= mixed >> _SHIFTS[1]
-    mixed *= _FACTORS[1]
-    mixed ^= mixed >> _SHIFTS[2]
+    mixed += np.uint64(_GAMMA)
+    mixed ^= mixed >> first
+    mixed *= np.uint64(_FACTORS[0])
+    mixed ^= mixed >> second
+    mixed *= np.uint64(_FACTORS[1])
+    mixed ^= mixed >> last
     return mixed
+
+
+def lowest(indices: npt.NDArray[np.int64], limit: int) -> list[tuple[int, int, int]]:
+    """Position, index and hash of each of them whose hash is below the limit (at most 2^64)."""
+    if len(indices) <= _FEW:
+        hashed = ((at, index, _hash(index)) for at, index in enumerate(indices.tolist()))
+        return [one for one in hashed if one[2] < limit]
+    hashes = index_hashes(indices)
+    below = np.flatnonzero(hashes <= np.uint64(limit - 1))
+    return list(zip(below.tolist(), indices[below].tolist(), hashes[below].tolist(), strict=True))
+
+
+def _hash(index: int) -> int:
+    """As `index_hashes`, of one."""
+    mixed = (index + _GAMMA) & _BITS
+    mixed = ((mixed ^ (mixed >> _SHIFTS[0])) * _FACTORS[0]) & _BITS
+    mixed = ((mixed ^ (mixed >> _SHIFTS[1])) * _FACTORS[1]) & _BITS
+    return mixed ^ (mixed >> _SHIFTS[2])
 
 
 def index_hash_shares(indices: Sequence[int]) -> list[float]:

@@ -29,7 +29,7 @@ from torch.utils.data import dataloader
 Kernel = Callable[..., Any]
 Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
-_ENGINE_FUNCTION = "_engine_run_backward"
+ENGINE_FUNCTION = "_engine_run_backward"  # from which DDP's reducer is called
 _SHUTDOWN = "shutdown"
 _WAIT = "wait"
 
@@ -127,9 +127,9 @@ class ShutdownHook:
         setattr(_c10d.ProcessGroup, _SHUTDOWN, self._shutdown)
 
 
-def unbox_group(boxed: Any) -> dist.ProcessGroup:
-    """The process group in an argument of a c10d operation."""
-    return _c10d.ProcessGroup.unbox(boxed)
+# The process group in an argument of a c10d operation. Torch's function itself: it is called for
+# every collective.
+unbox_group: Callable[[Any], dist.ProcessGroup] = _c10d.ProcessGroup.unbox
 
 
 class Completion(Enum):
@@ -172,11 +172,6 @@ def collectives_so_far() -> int:
 def sparse_bytes(tensor: torch.Tensor) -> int:
     """What a tensor of indices and values stores; it need not be coalesced."""
     return int(tensor._indices().nbytes + tensor._values().nbytes)
-
-
-def is_engine_frame(name: str) -> bool:
-    """Whether the Python caller of a collective is the autograd engine: DDP's reducer."""
-    return name == _ENGINE_FUNCTION
 
 
 def after_backward(callback: Callable[[], None]) -> None:

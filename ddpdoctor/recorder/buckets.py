@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 # A completion callback takes the interpreter's lock on a thread of the backend, in the middle of
@@ -11,6 +12,14 @@ TIMED_EVERY: Final = 4  # steps, after those; with more buckets than the next, t
 BUCKETS_TIMED: Final = 10
 
 
+@dataclass(slots=True)
+class _Expected:
+    """Buckets of one model: their sizes, and how many were taken."""
+
+    sizes: tuple[int, ...]
+    taken: int = 0
+
+
 class Buckets:
     """What the running backward has still to reduce, by model, in DDP's launch order.
 
@@ -18,32 +27,30 @@ class Buckets:
     """
 
     def __init__(self) -> None:
-        self._models: list[tuple[tuple[int, ...], int]] = []  # sizes, and how many were taken
-        self._sync = 0
-        self.site = 0  # of the backward
+        self._models: list[_Expected] = []
+        self.site = self.step = self.sync = self.depth = 0  # of the backward
         self.timed = True  # whether the completions of this backward are stamped
 
-    def begin(self, site: int, sync: int) -> None:
-        """A backward begins, the synchronised step `sync` of this rank."""
+    def begin(self, site: int, step: int, sync: int, depth: int) -> None:
+        """A backward begins, the synchronised step `sync` of this rank; `depth` is within it."""
         self._models.clear()
-        self.site, self._sync, self.timed = site, sync, True
+        self.site, self.step, self.sync, self.depth = site, step, sync, depth
+        self.timed = True
 
     def expect(self, sizes: tuple[int, ...]) -> None:
         """The backward has reached a model with buckets of these sizes."""
         every = TIMED_EVERY * -(-len(sizes) // BUCKETS_TIMED) if sizes else 1
         if not self._models:
-            self.timed = self._sync < STEPS_ALL_TIMED or self._sync % every == 0
-        self._models.append((sizes, 0))
+            self.timed = self.sync < STEPS_ALL_TIMED or self.sync % every == 0
+        self._models.append(_Expected(sizes))
 
     def take(self, nbytes: int) -> int:
         """Index of the bucket of this size if it is the next one of one model alone, else -1."""
-        fits = [
-            place
-            for place, (sizes, taken) in enumerate(self._models)
-            if taken < len(sizes) and sizes[taken] == nbytes
-        ]
-        if not fits:
-            return -1
-        sizes, taken = self._models[fits[0]]
-        self._models[fits[0]] = (sizes, taken + 1)
-        return taken if len(fits) == 1 else -1
+        bucket, fits = -1, 0
+        for model in self._models:
+            taken = model.taken
+            if taken < len(model.sizes) and model.sizes[taken] == nbytes:
+                fits += 1
+                if fits == 1:
+                    bucket, model.taken = taken, taken + 1
+        return bucket if fits == 1 else -1

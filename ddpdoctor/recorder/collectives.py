@@ -11,7 +11,8 @@ import functools
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import count
 from types import CodeType, FrameType
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ from ddpdoctor.recorder.timers import AnyFile, DeviceTimedFile
 _SENDS: Final = frozenset({"send", "recv"})  # torch.distributed's functions that block
 # As plain integers, which are much cheaper to combine than those of an IntFlag.
 _COLLECTIVE: Final = int(Kind.COLLECTIVE)
+_ALL_REDUCE: Final = int(Op.ALL_REDUCE)
 _BLOCKING: Final = int(Flag.BLOCKING)
 _BUCKET: Final = int(Flag.BUCKET)
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
@@ -42,12 +44,11 @@ _SHUTDOWN_SECONDS: Final = 5.0  # for a group to call back; a peer that comes la
 
 @dataclass(slots=True)
 class _Group:
-    """A process group that was seen: its number here and its next sequence number."""
+    """A process group that was seen: its number here, and the sequence numbers to come."""
 
     index: int
-    next_seq: int
-    next_p2p: int = 0
-    lock: threading.RLock = field(default_factory=threading.RLock)
+    collectives: count[int]
+    point_to_point: count[int]  # sends and receives
 
 
 @dataclass(slots=True)
@@ -58,12 +59,12 @@ class _Issued:
     group: _Group
     on_host: bool
     blocking: BlockingCall | None
-    timed: bool
+    timed: bool = True
     issued_ns: int = 0
     only_waiting_tells: bool = False  # when it completes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Awaited:
     """A call of torch.distributed that blocks: it will wait itself for what it issued."""
 
@@ -116,55 +117,68 @@ class Collectives:
         failed = self._failed
 
         def kernel(keyset: Any, *arguments: Any) -> Any:
-            issued = guard.run(before, signature, arguments)
+            issued = guard.run(before, signature, arguments, sys._getframe().f_back)
             try:
                 result = redispatch(keyset & behind, *arguments)
             except BaseException:
                 guard.run(failed, issued, signature, arguments)
                 raise
             if issued is not None:
-                guard.run(after, issued, result)
+                issued.issued_ns = _now()
+                if issued.timed:
+                    guard.run(after, issued, result)
             return result
 
         return private.without_dynamo(kernel)
 
-    def _before(self, signature: Signature, arguments: tuple[Any, ...]) -> _Issued | None:
+    def _before(
+        self, signature: Signature, arguments: tuple[Any, ...], frame: FrameType | None
+    ) -> _Issued | None:
         arrived = _now()
         group = self._group(private.unbox_group(arguments[signature.group]))
+        self.issued += 1
         if not self._phases.switch.on:  # only counted: the others' numbers are to stay the same
-            with group.lock:
-                _take_number(group, point_to_point=bool(signature.flags & _POINT_TO_POINT))
-                self.issued += 1
+            next(_numbers(group, signature))
             return None
         nbytes, on_host = extent(arguments[signature.tensors])
-        caller = self.caller(sys._getframe(1))
-        flags, bucket, buckets = signature.flags, -1, self.buckets
+        caller = self.caller(frame)
+        flags, bucket = signature.flags, -1
         on_thread = _thread() == self._phases.thread
         if signature.op is Op.ALL_REDUCE and _is_reducer(caller):
             flags |= _BUCKET
-            bucket = buckets.take(nbytes)
-        blocking, blocks = None, False
-        if bucket >= 0 and on_thread:
-            site, timed = buckets.site, buckets.timed or not on_host
-            flags |= 0 if timed else _UNTIMED
-        else:
-            site, timed = self._sites.here(caller), True
-            blocks = on_thread and self._blocks(signature, arguments, caller)
-            if blocks and (on_host or self._device is not None):
-                flags |= _BLOCKING
-                blocking = self._phases.blocking_call(arrived) if on_host else None
+            bucket = self.buckets.take(nbytes)
+            if bucket >= 0 and on_thread:
+                return self._issue_bucket(bucket, group, nbytes, on_host, arrived)
+        blocking = None
+        blocks = on_thread and self._blocks(signature, arguments, caller)
+        if blocks and (on_host or self._device is not None):
+            flags |= _BLOCKING
+            blocking = self._phases.blocking_call(arrived) if on_host else None
         peer = -1 if signature.peer is None else int(arguments[signature.peer])
-        with group.lock:
-            seq = _take_number(group, point_to_point=bool(flags & _POINT_TO_POINT))
-            serial = self._file.add(
-                _COLLECTIVE, signature.op, flags, self._phases.depth if on_thread else 0,
-                self._phases.step_of_record, self._phases.sync, seq, group.index, bucket,
-                site, peer, arrived, 0, 0, nbytes,
-            )  # fmt: skip
-            self.issued += 1
-        issued = _Issued(serial, group, on_host, blocking, timed)
+        serial = self._file.add(
+            _COLLECTIVE, signature.op, flags, self._phases.depth if on_thread else 0,
+            self._phases.step_of_record, self._phases.sync, next(_numbers(group, signature)),
+            group.index, bucket, self._sites.here(caller), peer, arrived, 0, 0, nbytes,
+        )  # fmt: skip
+        issued = _Issued(serial, group, on_host, blocking)
         if blocks and caller is not None:
             self._awaited = Awaited(caller.f_code, issued)
+        return issued
+
+    def _issue_bucket(
+        self, bucket: int, group: _Group, nbytes: int, on_host: bool, arrived: int
+    ) -> _Issued:
+        """What all buckets of a backward have in common was found out when it began."""
+        of = self.buckets
+        timed = of.timed or not on_host
+        serial = self._file.add(
+            _COLLECTIVE, _ALL_REDUCE, _BUCKET if timed else _BUCKET | _UNTIMED, of.depth,
+            of.step, of.sync, next(group.collectives), group.index, bucket, of.site, -1,
+            arrived, 0, 0, nbytes,
+        )  # fmt: skip
+        issued = _Issued(serial, group, on_host, None, timed)
+        if not timed:
+            self._untimed.append(issued)
         return issued
 
     def take_awaited(self, caller: FrameType | None) -> Awaited | None:
@@ -190,18 +204,14 @@ class Collectives:
                 issued.blocking.end_ns = now
             self._file.finish(issued.serial, now)
             self._file.flag(issued.serial, Flag.FAILED)
-        boxed = private.unbox_group(arguments[signature.group])
-        group = self._group(boxed)
-        with group.lock:
-            group.next_seq = private.sequence_number(boxed)
+            if not issued.timed:
+                self._untimed.remove(issued)
+        group = private.unbox_group(arguments[signature.group])
+        self._group(group).collectives = count(private.sequence_number(group))
 
     def _after(self, issued: _Issued, result: Any) -> None:
-        issued.issued_ns = time.monotonic_ns()
         if not issued.on_host:
             self._after_on_device(issued, result)
-            return
-        if not issued.timed:
-            self._untimed.append(issued)
             return
 
         def completed(_future: object) -> None:
@@ -256,15 +266,17 @@ class Collectives:
         return caller is not None and caller.f_code.co_name in _SENDS
 
     def _group(self, group: dist.ProcessGroup) -> _Group:
+        known = self._groups.get(group.group_name)
+        return known if known is not None else self._meet(group)
+
+    def _meet(self, group: dist.ProcessGroup) -> _Group:
         name = private.group_key(group)
-        known = self._groups.get(name)
-        if known is not None:
-            return known
         with self._groups_lock:
             if name not in self._groups:
                 members = tuple(dist.get_process_group_ranks(group))
                 self._facts.group(GroupInfo(name, members))
-                self._groups[name] = _Group(len(self._groups), private.sequence_number(group))
+                numbers = count(private.sequence_number(group))
+                self._groups[name] = _Group(len(self._groups), numbers, count())
             return self._groups[name]
 
 
@@ -279,12 +291,8 @@ _BETWEEN_FOLDERS: Final[tuple[str, ...]] = (
 
 def _is_reducer(caller: FrameType | None) -> bool:
     """Where there is no Python caller, DDP calls from a thread of the autograd engine."""
-    return caller is None or private.is_engine_frame(caller.f_code.co_name)
+    return caller is None or caller.f_code.co_name == private.ENGINE_FUNCTION
 
 
-def _take_number(group: _Group, *, point_to_point: bool) -> int:
-    if point_to_point:
-        group.next_p2p += 1
-        return group.next_p2p - 1
-    group.next_seq += 1
-    return group.next_seq - 1
+def _numbers(group: _Group, signature: Signature) -> count[int]:
+    return group.point_to_point if signature.flags & _POINT_TO_POINT else group.collectives

@@ -17,7 +17,7 @@ import torch
 
 from ddpdoctor.events import INDEX_ITSELF, DrawnIndices
 from ddpdoctor.recorder.guard import Guard
-from ddpdoctor.sketch import index_hashes
+from ddpdoctor.sketch import index_hashes, lowest
 
 KEPT: Final = 2048  # indices kept an epoch before the sampled share is halved
 LOOKED_INTO: Final = 512  # of these, samples looked into before that share is halved
@@ -32,6 +32,7 @@ _FIRST_WRITE_S: Final = 30.0  # then at twice the time, so that a long epoch is 
 _REPEATS_OF_ONE_PASS: Final = 0.002  # a sampler that ends draws an index once
 
 Indices = npt.NDArray[np.int64]
+_New = tuple[int, int, int]  # position in the batch, index, its hash
 Result = TypeVar("Result")
 
 
@@ -60,41 +61,32 @@ class DrawnSample:
     def add(self, indices: Indices, batch: Any, *, in_order: bool) -> None:
         """Take in one delivered batch and the indices it was drawn from."""
         self.drawn += len(indices)
-        hashes = index_hashes(indices)
-        chosen = np.flatnonzero(hashes <= np.uint64(self._limit - 1))
-        if not len(chosen):
-            return
-        new: list[tuple[int, int]] = []  # position in the batch, index
-        for position, index in zip(chosen.tolist(), indices[chosen].tolist(), strict=True):
+        new: list[_New] = []
+        for one in lowest(indices, self._limit):
+            index = one[1]
             if index in self._kept:
                 self._times[index] = self._times.get(index, 0) + 1
             else:
                 self._kept[index] = None
-                new.append((position, index))
+                new.append(one)
         if new and in_order:
-            self._look_into_those(new, hashes, batch)
+            self._look_into_those(new, len(indices), batch)
         while len(self._kept) > KEPT:
             self._halve()
 
-    def _look_into_those(
-        self, new: list[tuple[int, int]], hashes: npt.NDArray[np.uint64], batch: Any
-    ) -> None:
+    def _look_into_those(self, new: list[_New], rows: int, batch: Any) -> None:
         """The samples at these positions, as far as their hashes are low enough."""
-        look_limit = self._limit_for(hashes)
-        below = [(position, index) for position, index in new if int(hashes[position]) < look_limit]
-        contents = none_if_it_fails(_Contents, batch, len(hashes)) if below else None
-        if contents is None:
-            return
-        for position, index in below:
-            self._looked_into.append(int(hashes[position]))
-            none_if_it_fails(self._look_into, contents, position, index)
-
-    def _limit_for(self, hashes: npt.NDArray[np.uint64]) -> int:
-        """Below which hash to look into the samples of a batch."""
-        while len(self._looked_into) + _below(hashes, self._look_limit) > LOOKED_INTO:
+        low = [one for one in new if one[2] < self._look_limit]
+        while len(self._looked_into) + len(low) > LOOKED_INTO:
             self._look_limit //= 2
             self._looked_into = [one for one in self._looked_into if one < self._look_limit]
-        return self._look_limit
+            low = [one for one in low if one[2] < self._look_limit]
+        contents = none_if_it_fails(_Contents, batch, rows) if low else None
+        if contents is None:
+            return
+        for position, index, hashed in low:
+            self._looked_into.append(hashed)
+            none_if_it_fails(self._look_into, contents, position, index)
 
     def _look_into(self, contents: _Contents, position: int, index: int) -> None:
         parts = contents.parts(position)
@@ -205,7 +197,7 @@ def as_indices(drawn: Any) -> Indices | None:
 
 
 def _are_integers(items: Sequence[Any]) -> bool:
-    return all(type(item) is int for item in items)
+    return {int}.issuperset(map(type, items))
 
 
 def _plain(item: Any) -> Any:
@@ -281,7 +273,3 @@ def _is_readable(tensor: torch.Tensor) -> bool:
         and tensor.layout is torch.strided
         and not (tensor.is_nested or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
     )
-
-
-def _below(hashes: npt.NDArray[np.uint64], limit: int) -> int:
-    return int((hashes <= np.uint64(limit - 1)).sum())

@@ -34,8 +34,8 @@ class Schedule:
         self._ended_ns = time.monotonic_ns()
 
     def is_due(self, sync: int) -> bool:
-        if sync < FIRST:
-            return sync & (sync - 1) == 0
+        if sync % EVERY:  # of which every stride is a multiple
+            return sync < FIRST and sync & (sync - 1) == 0
         longer = max(0, (sync // SPARSER_FROM).bit_length())
         return sync % max(self._stride, EVERY << longer) == 0
 

@@ -21,6 +21,8 @@ from ddpdoctor.recorder.pressure import (
 from ddpdoctor.recorder.timers import AnyFile
 
 _PART: Final = int(Kind.PART)  # cheaper than an enum
+# Reading takes several microseconds: what shorter steps wait for a CPU is told of every so-many-th.
+READ_EVERY_NS: Final = 5_000_000
 
 
 class SoFar(NamedTuple):
@@ -42,6 +44,8 @@ class Parts:
         self._io = BlockIoDelay()
         self._io_pressure = io_pressure()
         self._pauses = Pauses()
+        self._read_ns = 0
+        self._waited = (0, 0)
         self._sampled = (0, 0)
         self._lock = threading.Lock()  # between a sample and the end
         self.sample()
@@ -57,14 +61,16 @@ class Parts:
         }
         return tuple(part for part, is_known in known.items() if is_known)
 
-    def so_far(self) -> SoFar:
-        limited = self._throttled
-        return SoFar(
-            self._run_queue.nanoseconds(),
-            self._pauses.total_ns,
-            limited.nanoseconds() if limited is not None else 0,
-            *self._sampled,
-        )
+    def so_far(self, now_ns: int) -> SoFar:
+        if now_ns - self._read_ns >= READ_EVERY_NS:
+            self._read_ns = now_ns
+            limited = self._throttled
+            self._waited = (
+                self._run_queue.nanoseconds(),
+                limited.nanoseconds() if limited is not None else 0,
+            )
+        run_queue, held_back = self._waited
+        return SoFar(run_queue, self._pauses.total_ns, held_back, *self._sampled)
 
     def sample(self) -> None:
         """Read the dearer counters; on any thread."""

@@ -114,7 +114,9 @@ class Phases:
         if no_grad:
             flags, accounted = _NO_GRAD, Phase.BETWEEN
             self.evaluations += phase is Phase.FORWARD
-        step = self.step if phase is Phase.OPTIMIZER else self.step_of_record
+        step = self.step
+        if phase is not Phase.OPTIMIZER and (self._step_end or self._input_after_sync):
+            step += 1  # as in `step_of_record`
         serial = self._file.add(
             kind, phase, flags, len(self._open), step, self.sync,
             0, 0, -1, site, -1, now, 0, 0, 0,
@@ -135,12 +137,12 @@ class Phases:
 
         Returns when: monotonic nanoseconds.
         """
-        now = _now()
-        if not self._is_open(serial):
+        now, opened = _now(), self._open
+        if not opened or (opened[-1][0] != serial and all(entry[0] != serial for entry in opened)):
             return now
         self._account(now)
-        while self._open:
-            top = self._open.pop()[0]
+        while opened:
+            top = opened.pop()[0]
             self._file.finish(top, now)
             if top == serial:
                 break
@@ -151,12 +153,6 @@ class Phases:
         if self._step_end is not None or self._input_after_sync is not None:
             return False
         return self._synced_in_step and not self._user_ends_steps
-
-    def _is_open(self, serial: int) -> bool:
-        opened = self._open
-        if opened and opened[-1][0] == serial:
-            return True
-        return any(entry[0] == serial for entry in opened)
 
     def was_evaluation(self, serial: int, duration_ns: int) -> None:
         """A closed input span turned out to feed no training: its time is between steps."""
@@ -217,7 +213,7 @@ class Phases:
         if not self.switch.on:
             return _UNRECORDED
         self._account(now)
-        return _StepEnd(now, tuple(self._spent), self.parts.so_far())
+        return _StepEnd(now, tuple(self._spent), self.parts.so_far(now))
 
     def _close_step(self) -> None:
         end = self._step_end or self._input_after_sync or self._mark(_now())

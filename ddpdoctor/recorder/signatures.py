@@ -64,7 +64,8 @@ def extent(argument: Any) -> tuple[int, bool]:
     """Bytes of the tensors in an argument, and whether none of them is on a GPU."""
     if type(argument) is list and len(argument) == 1 and type(argument[0]) is torch.Tensor:
         (tensor,) = argument  # of a reducer's bucket
-        return _bytes_of(tensor), not tensor.is_cuda
+        if tensor.layout is torch.strided:
+            return tensor.nbytes, not tensor.is_cuda
     tensors = _tensors(argument)
     return sum(map(_bytes_of, tensors)), not any(tensor.is_cuda for tensor in tensors)
 

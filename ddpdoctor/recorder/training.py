@@ -183,7 +183,8 @@ class TrainingHooks:
             self._syncs, self._issued = False, self._collectives.issued
             site = self._sites.here(sys._getframe(1))
             self._backward = self._phases.begin(Phase.BACKWARD, site)
-            self._collectives.buckets.begin(site, self._phases.sync)
+            phases = self._phases
+            self._collectives.buckets.begin(site, phases.step_of_record, phases.sync, phases.depth)
             private.after_backward(self._when_compute_ends)
         self._in_backward[model] = known
         self.learning.backward_begins(model, gradient)

@@ -206,7 +206,7 @@ def test_the_reducers_calls_come_from_the_engine(group) -> None:
     dist.all_reduce(torch.ones(1))
     registration.remove()
 
-    assert [private.is_engine_frame(name) for name in callers] == [True, False]
+    assert [name == private.ENGINE_FUNCTION for name in callers] == [True, False]
 
 
 def test_bucket_sizes_in_bytes(group) -> None:
