@@ -31,19 +31,23 @@ def index_hashes(indices: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
 def lowest(indices: npt.NDArray[np.int64], limit: int) -> list[tuple[int, int, int]]:
     """Position, index and hash of each of them whose hash is below the limit (at most 2^64)."""
     if len(indices) <= _FEW:
-        hashed = ((at, index, _hash(index)) for at, index in enumerate(indices.tolist()))
-        return [one for one in hashed if one[2] < limit]
+        return _lowest_of_few(indices.tolist(), limit)
     hashes = index_hashes(indices)
     below = np.flatnonzero(hashes <= np.uint64(limit - 1))
     return list(zip(below.tolist(), indices[below].tolist(), hashes[below].tolist(), strict=True))
 
 
-def _hash(index: int) -> int:
-    """As `index_hashes`, of one."""
-    mixed = (index + _GAMMA) & _BITS
-    mixed = ((mixed ^ (mixed >> _SHIFTS[0])) * _FACTORS[0]) & _BITS
-    mixed = ((mixed ^ (mixed >> _SHIFTS[1])) * _FACTORS[1]) & _BITS
-    return mixed ^ (mixed >> _SHIFTS[2])
+def _lowest_of_few(indices: list[int], limit: int) -> list[tuple[int, int, int]]:
+    (shift, next_shift, last_shift), (factor, next_factor) = _SHIFTS, _FACTORS
+    found = []
+    for position, index in enumerate(indices):
+        mixed = (index + _GAMMA) & _BITS
+        mixed = ((mixed ^ (mixed >> shift)) * factor) & _BITS
+        mixed = ((mixed ^ (mixed >> next_shift)) * next_factor) & _BITS
+        mixed ^= mixed >> last_shift
+        if mixed < limit:
+            found.append((position, index, mixed))
+    return found
 
 
 def index_hash_shares(indices: Sequence[int]) -> list[float]:

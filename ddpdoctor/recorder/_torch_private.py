@@ -174,9 +174,10 @@ def sparse_bytes(tensor: torch.Tensor) -> int:
     return int(tensor._indices().nbytes + tensor._values().nbytes)
 
 
-def after_backward(callback: Callable[[], None]) -> None:
-    """Call back at the end of the running backward; from within a callback: after the others."""
-    torch.autograd.Variable._execution_engine.queue_callback(callback)
+# Call back at the end of the running backward; from within a callback: after the others.
+after_backward: Callable[[Callable[[], None]], None] = (
+    torch.autograd.Variable._execution_engine.queue_callback
+)
 
 
 def bucket_bytes(model: Any) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from ddpdoctor.events import Held, LoaderInfo, Site
-from ddpdoctor.recorder.drawn import none_if_it_fails
+from ddpdoctor.recorder.guard import none_if_it_fails
 
 UNNUMBERED: Final = -1
 _MOST_COUNT: Final = 2**53  # as the reader has it; larger lengths are jokes, such as sys.maxsize

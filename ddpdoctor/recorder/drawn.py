@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from math import isfinite
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from ddpdoctor.events import INDEX_ITSELF, DrawnIndices
-from ddpdoctor.recorder.guard import Guard
+from ddpdoctor.recorder.guard import none_if_it_fails
 from ddpdoctor.sketch import index_hashes, lowest
 
 KEPT: Final = 2048  # indices kept an epoch before the sampled share is halved
@@ -33,12 +33,6 @@ _REPEATS_OF_ONE_PASS: Final = 0.002  # a sampler that ends draws an index once
 
 Indices = npt.NDArray[np.int64]
 _New = tuple[int, int, int]  # position in the batch, index, its hash
-Result = TypeVar("Result")
-
-
-def none_if_it_fails(call: Callable[..., Result], *arguments: object) -> Result | None:
-    """Ask an object of the user's; whatever it raises means "not known", and recording goes on."""
-    return Guard(lambda _error: None).run(call, *arguments)
 
 
 class DrawnSample:

@@ -50,6 +50,16 @@ class Guard:
                 self.cost_ns += _now() - began
 
 
+def none_if_it_fails(call: Callable[..., Result], *arguments: object) -> Result | None:
+    """Ask an object of the user's; whatever it raises means "not known", and recording goes on."""
+    try:
+        return call(*arguments)
+    except Exception as error:
+        if _of_a_signals_handler(error):
+            raise
+        return None
+
+
 def _of_a_signals_handler(error: Exception) -> bool:
     """Whether a handler of the script's raised it, while one of our hooks happened to run.
 

@@ -184,8 +184,10 @@ class LoaderHooks:
         """Workers are sent their first batches within `__iter__`, before there is an iteration."""
         if self._starting and self._phases.on_training_thread():
             self._starting[-1].append(as_indices(drawn))
-        elif iterator in self._iterations:
-            self._iterations[iterator].drawn.draws(as_indices(drawn))
+            return
+        iteration = self._iterations.get(iterator)
+        if iteration is not None:
+            iteration.drawn.draws(as_indices(drawn))
 
     def _ended(self, iterator: Any, ending: BaseException, span: int, began: int) -> None:
         self._end(span)

@@ -9,7 +9,8 @@ from typing import Any, Final
 import torch
 
 from ddpdoctor.deliveries import LoaderEpoch
-from ddpdoctor.recorder.drawn import Indices, none_if_it_fails
+from ddpdoctor.recorder.drawn import Indices
+from ddpdoctor.recorder.guard import none_if_it_fails
 
 _ELEMENTS_KEPT: Final = 2048  # batches whose size is kept
 _FIRST_INDICES: Final = 16

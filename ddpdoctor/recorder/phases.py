@@ -65,7 +65,7 @@ class Phases:
         self._unrecorded = 0
         self._open: list[tuple[int, Phase, Phase]] = []  # serial, phase, phase accounted to
         self._spent = [0] * len(Phase)
-        self._accounted_ns = 0
+        self._accounted_ns = _now()
         self._step_begin: _StepEnd | None = None
         self._step_end: _StepEnd | None = None
         self._input_after_sync: _StepEnd | None = None
@@ -93,7 +93,7 @@ class Phases:
 
     def train_here(self) -> None:
         """The calling thread is the training thread from now on."""
-        if not self.on_training_thread():
+        if threading.get_ident() != self.thread:
             self.thread = threading.get_ident()
             self.parts.close()
             self.parts = Parts()
@@ -102,8 +102,9 @@ class Phases:
         """Open a span and return its serial number. Evaluation counts as between steps."""
         if not self.switch.on:
             return self._begin_unrecorded(phase, no_grad=no_grad)
-        now = _now()
-        self._account(now)
+        now, opened = _now(), self._open
+        self._spent[opened[-1][2] if opened else _BETWEEN] += now - self._accounted_ns
+        self._accounted_ns = now
         if self._step_begin is None and kind == _SPAN:
             self._step_begin = self._mark(now)
         if phase is Phase.INPUT and not no_grad and self._awaits_its_end():
@@ -118,10 +119,10 @@ class Phases:
         if phase is not Phase.OPTIMIZER and (self._step_end or self._input_after_sync):
             step += 1  # as in `step_of_record`
         serial = self._file.add(
-            kind, phase, flags, len(self._open), step, self.sync,
+            kind, phase, flags, len(opened), step, self.sync,
             0, 0, -1, site, -1, now, 0, 0, 0,
         )  # fmt: skip
-        self._open.append((serial, phase, accounted))
+        opened.append((serial, phase, accounted))
         return serial
 
     def _begin_unrecorded(self, phase: Phase, *, no_grad: bool) -> int:
@@ -140,7 +141,8 @@ class Phases:
         now, opened = _now(), self._open
         if not opened or (opened[-1][0] != serial and all(entry[0] != serial for entry in opened)):
             return now
-        self._account(now)
+        self._spent[opened[-1][2]] += now - self._accounted_ns
+        self._accounted_ns = now
         while opened:
             top = opened.pop()[0]
             self._file.finish(top, now)
@@ -203,17 +205,12 @@ class Phases:
             self._close_step()
         self.parts.close()
 
-    def _account(self, now: int) -> None:
-        if self._accounted_ns:
-            phase = self._open[-1][2] if self._open else _BETWEEN
-            self._spent[phase] += now - self._accounted_ns
-        self._accounted_ns = now
-
     def _mark(self, now: int) -> _StepEnd:
         if not self.switch.on:
             return _UNRECORDED
-        self._account(now)
-        return _StepEnd(now, tuple(self._spent), self.parts.so_far(now))
+        spent, phase = list(self._spent), self._open[-1][2] if self._open else _BETWEEN
+        spent[phase] += now - self._accounted_ns
+        return _StepEnd(now, tuple(spent), self.parts.so_far(now))
 
     def _close_step(self) -> None:
         end = self._step_end or self._input_after_sync or self._mark(_now())

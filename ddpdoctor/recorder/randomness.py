@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from ddpdoctor.deliveries import Hashes, RandomStates
-from ddpdoctor.recorder.drawn import none_if_it_fails
 from ddpdoctor.recorder.feeding import Iteration
+from ddpdoctor.recorder.guard import none_if_it_fails
 
 LOOKS_KEPT: Final = 64
 

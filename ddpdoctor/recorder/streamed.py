@@ -11,7 +11,8 @@ import numpy.typing as npt
 import torch
 
 from ddpdoctor.deliveries import StreamedSamples
-from ddpdoctor.recorder.drawn import leaves, none_if_it_fails
+from ddpdoctor.recorder.drawn import leaves
+from ddpdoctor.recorder.guard import none_if_it_fails
 from ddpdoctor.sketch import index_hashes
 
 BATCHES_LOOKED_AT: Final = 64  # of a pass: the same stream shows in its first

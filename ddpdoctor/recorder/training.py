@@ -61,7 +61,7 @@ class TrainingHooks:
     ) -> None:
         self._phases = phases
         self.learning = models
-        self._collectives = collectives
+        self.collectives = collectives
         self._sites = sites
         self.guard = guard
         self._models: weakref.WeakKeyDictionary[DistributedDataParallel, _Model]
@@ -111,10 +111,11 @@ class TrainingHooks:
             return  # an evaluation beside the training
         if self._in_backward:  # an exception ended it
             self._in_backward = {}
-            self._collectives.backward_ended(0)
-        self._drop_failed_optimizer_steps(frame)
+            self.collectives.backward_ended(0)
+        if self._optimizers:
+            self._drop_failed_optimizer_steps(frame)
         self._forward = self._phases.begin_forward(self._sites.here(frame), no_grad=not training)
-        self._collectives.in_pre_forward = True
+        self.collectives.in_pre_forward = True
         if training:
             self.learning.forward_begins(model, inputs, kwargs)
         if self._phases.step >= 1 and not self._counts_cost:
@@ -123,8 +124,6 @@ class TrainingHooks:
 
     def _drop_failed_optimizer_steps(self, frame: FrameType | None) -> None:
         """Those that raised never told their end; a closure runs within one that still does."""
-        if not self._optimizers:
-            return
         running = set()
         while frame is not None:
             running.add(id(frame))
@@ -134,9 +133,6 @@ class TrainingHooks:
 
     def forward_failed(self, error: RuntimeError) -> None:
         self.learning.failed(error, self._sites.site(sys._getframe(1)))
-
-    def pre_forward_ends(self) -> None:
-        self._collectives.in_pre_forward = False
 
     def forward_ends(self, model: DistributedDataParallel, output: Any) -> None:
         known = self._models.get(model)
@@ -148,7 +144,7 @@ class TrainingHooks:
         if not torch.is_grad_enabled():
             return
         known.will_sync = bool(model.require_backward_grad_sync)  # DDP too decides it here
-        for tensor in _tensors(output):
+        for tensor in (output,) if type(output) is torch.Tensor else _tensors(output):
             if tensor.requires_grad and not tensor.is_leaf:
                 tensor.register_hook(known.output_hook)  # type: ignore[no-untyped-call]
 
@@ -180,17 +176,17 @@ class TrainingHooks:
         if not (self._phases.on_training_thread() or gradient.is_cuda):
             return
         if not self._in_backward:
-            self._syncs, self._issued = False, self._collectives.issued
+            self._syncs, self._issued = False, self.collectives.issued
             site = self._sites.here(sys._getframe(1))
             self._backward = self._phases.begin(Phase.BACKWARD, site)
             phases = self._phases
-            self._collectives.buckets.begin(site, phases.step_of_record, phases.sync, phases.depth)
+            self.collectives.buckets.begin(site, phases.step_of_record, phases.sync, phases.depth)
             private.after_backward(self._when_compute_ends)
         self._in_backward[model] = known
         self.learning.backward_begins(model, gradient)
         if known.will_sync:
             self._syncs = True
-            self._collectives.buckets.expect(self._buckets(model, known))
+            self.collectives.buckets.expect(self._buckets(model, known))
 
     def _buckets(self, model: DistributedDataParallel, known: _Model) -> tuple[int, ...]:
         if known.synced <= _BUCKETS_SETTLE:
@@ -210,11 +206,11 @@ class TrainingHooks:
     def _backward_ends(self) -> None:
         """After DDP's own callback, since this one was queued from within a callback."""
         now = self._phases.end(self._blocked)
-        self._collectives.backward_ended(now)
+        self.collectives.backward_ended(now)
         self._phases.end(self._backward)
         for model, known in self._in_backward.items():
             self.learning.backward_ends(model, synced=known.will_sync)
-        if self._syncs and self._collectives.issued > self._issued:
+        if self._syncs and self.collectives.issued > self._issued:
             self._phases.synced_backward()
             for known in self._in_backward.values():
                 known.synced += 1
@@ -227,12 +223,13 @@ class TrainingHooks:
         self.guard.run(self._end_optimizer, optimizer, sys._getframe(1))
 
     def _begin_optimizer(self, optimizer: Optimizer, frame: FrameType) -> None:
-        self._drop_failed_optimizer_steps(frame)
+        if self._optimizers:
+            self._drop_failed_optimizer_steps(frame)
         serial = 0
         if self._holds_our_parameters(optimizer) and self._phases.on_training_thread():
             site = self._sites.here(sys._getframe(1))
             serial = self._phases.begin(Phase.OPTIMIZER, site)
-            if not any(step.serial for step in self._optimizers):
+            if not self._is_within_a_step():
                 self.learning.optimizer_begins(optimizer)
         self._optimizers.append(_OptimizerStep(serial, frame))
 
@@ -243,9 +240,13 @@ class TrainingHooks:
         if serial == 0:
             return
         self._phases.end(serial)
-        if not any(step.serial for step in self._optimizers):
+        if not self._is_within_a_step():
             self._phases.optimizer_stepped()
             self.learning.optimizer_ends(optimizer, frame)
+
+    def _is_within_a_step(self) -> bool:
+        """Of an optimizer of ours."""
+        return bool(self._optimizers) and any(step.serial for step in self._optimizers)
 
     def _holds_our_parameters(self, optimizer: Optimizer) -> bool:
         ours = self._is_ours.get(optimizer)
@@ -277,6 +278,10 @@ def _patch_forward(hooks: TrainingHooks) -> dict[str, Any]:
         finally:
             pre_forward_ends()
 
+    @private.without_dynamo
+    def pre_forward_ends() -> None:
+        hooks.collectives.in_pre_forward = False
+
     @functools.wraps(post_forward)
     def recorded_post_forward(self: DistributedDataParallel, output: Any) -> Any:
         output = post_forward(self, output)
@@ -294,7 +299,6 @@ def _patch_forward(hooks: TrainingHooks) -> dict[str, Any]:
         lambda model, inputs, kwargs: guard.run(hooks.forward_begins, model, inputs, kwargs)
     )
     failed = private.without_dynamo(lambda error: guard.run(hooks.forward_failed, error))
-    pre_forward_ends = private.without_dynamo(lambda: guard.run(hooks.pre_forward_ends))
     forward_ends = private.without_dynamo(
         lambda model, output: guard.run(hooks.forward_ends, model, output)
     )
