@@ -125,7 +125,7 @@ class Collectives:
                 raise
             if issued is not None:
                 issued.issued_ns = _now()
-                if issued.timed:
+                if issued.timed and not issued.only_waiting_tells:
                     guard.run(after, issued, result)
             return result
 
@@ -163,6 +163,7 @@ class Collectives:
         issued = _Issued(serial, group, on_host, blocking)
         if blocks and caller is not None:
             self._awaited = Awaited(caller.f_code, issued)
+            issued.only_waiting_tells = on_host and signature.is_synchronous(arguments)
         return issued
 
     def _issue_bucket(
@@ -261,8 +262,7 @@ class Collectives:
         if signature.blocks or (self.in_pre_forward and signature.op is Op.BROADCAST):
             return True
         if signature.is_async is not None:
-            index = signature.is_async
-            return index < len(arguments) and arguments[index] is False
+            return signature.is_synchronous(arguments)
         return caller is not None and caller.f_code.co_name in _SENDS
 
     def _group(self, group: dist.ProcessGroup) -> _Group:

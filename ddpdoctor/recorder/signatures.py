@@ -59,6 +59,11 @@ class Signature:
             operation.name.startswith("monitored_barrier"),
         )
 
+    def is_synchronous(self, arguments: tuple[Any, ...]) -> bool:
+        """Whether the function of torch.distributed that made the call will wait for it."""
+        index = self.is_async
+        return index is not None and index < len(arguments) and arguments[index] is False
+
 
 def extent(argument: Any) -> tuple[int, bool]:
     """Bytes of the tensors in an argument, and whether none of them is on a GPU."""
