@@ -81,7 +81,7 @@ def _labels() -> torch.Tensor:
 
 
 WORKLOADS: Final = {
-    "conv": Workload(_conv, _images, batch=4, steps=6),
-    "transformer": Workload(_Transformer, _tokens, batch=8, steps=8, bucket_cap_mb=5.0),
+    "conv": Workload(_conv, _images, batch=4, steps=12),
+    "transformer": Workload(_Transformer, _tokens, batch=8, steps=12, bucket_cap_mb=5.0),
     "mlp": Workload(_mlp, _vectors, batch=8, steps=200, bucket_cap_mb=0.02),
 }

@@ -44,6 +44,7 @@ class LoaderHooks:
         self._world_size = dist.get_world_size() if dist.is_initialized() else 1
         self._feeding = Feeding(phases, self._begins_training)
         self._iterations: weakref.WeakKeyDictionary[Any, Iteration] = weakref.WeakKeyDictionary()
+        self._last: Iteration | None = None  # that was asked for
         self._numbers: dict[object, int] = {}
         self._epochs: dict[int, int] = {}  # by loader: those that fed the training so far
         self._current: dict[int, Iteration] = {}  # by loader; an ended iterator is soon freed
@@ -158,7 +159,7 @@ class LoaderHooks:
         passing = Pass(sampler_epoch(loader), private.base_seed(iterator), self._phases.sync)
         stream = Stream() if info.iterable else None
         iteration = Iteration(info, weakref.ref(iterator), drawn, passing, stream)
-        self._iterations[iterator] = iteration
+        self._iterations[iterator] = self._last = iteration
         self._took(iteration, span, began, batch=False)
 
     def _described(self, loader: DataLoader[Any]) -> LoaderInfo:
@@ -185,13 +186,19 @@ class LoaderHooks:
         if self._starting and self._phases.on_training_thread():
             self._starting[-1].append(as_indices(drawn))
             return
-        iteration = self._iterations.get(iterator)
+        iteration = self._iteration_of(iterator)
         if iteration is not None:
             iteration.drawn.draws(as_indices(drawn))
 
+    def _iteration_of(self, iterator: Any) -> Iteration | None:
+        last = self._last
+        if last is None or last.iterator() is not iterator:
+            self._last = last = self._iterations.get(iterator)
+        return last
+
     def _ended(self, iterator: Any, ending: BaseException, span: int, began: int) -> None:
         self._end(span)
-        iteration = self._iterations.get(iterator)
+        iteration = self._iteration_of(iterator)
         if iteration is None:
             return
         iteration.ended = isinstance(ending, StopIteration)
@@ -202,7 +209,7 @@ class LoaderHooks:
 
     def _delivered(self, iterator: Any, batch: Any, span: int, began: int) -> None:
         self._end(span)
-        iteration = self._iterations.get(iterator)
+        iteration = self._iteration_of(iterator)
         if iteration is None:
             return
         if torch.is_grad_enabled():
