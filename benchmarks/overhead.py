@@ -27,7 +27,7 @@ from benchmarks.overhead_models import WORKLOADS
 BARE: Final = "bare"
 VARIANTS: Final = (BARE, "ddpdoctor", "ddpdoctor_off", "comm_hook", "profiler")
 QUICK: Final = ("mlp",)
-ROUNDS: Final = {"conv": 36, "transformer": 40, "mlp": 30}
+ROUNDS: Final = {"conv": 24, "transformer": 36, "mlp": 30}
 QUICK_ROUNDS: Final = 4
 OTHERS_EVERY: Final = 3  # rounds in which the other variants are measured, too
 ALONE_SHARE: Final = 3  # CPU time is steadier: so many times fewer rounds

@@ -11,7 +11,7 @@ from typing import Final
 from ddpdoctor.recorder.regions import Region, write_at
 
 TAIL_RECORDS: Final = 512
-_COMMIT_BYTES: Final = 4
+ZEROED_AHEAD: Final = 32  # records
 
 
 class Tail:
@@ -60,24 +60,22 @@ class Tail:
 class OverwritingTail(Tail):
     """Of a region whose old records are overwritten: a reader beside us sees no mixture.
 
-    The old commit words are zeroed, then the rest is written, then the new commit words.
+    Some slots ahead of the newest record are zeroed, so that none is written over another.
     """
 
     def __init__(self, region: Region) -> None:
         super().__init__(region)
-        self._new = 0  # behind it, the file holds other records
+        self._end = region.end
+        self._zeroed = 0  # up to here, of what is here
 
     def begin(self, place: int) -> None:
         super().begin(place)
-        self._new = 0
+        self._zeroed = 0
 
-    def flush(self) -> None:
-        new, used = self._new, self._used
-        if new < used:
-            place, uncommitted = self._base + new, self._raw[new:used]
-            for at in range(0, used - new, self._size):
-                uncommitted[at : at + _COMMIT_BYTES] = bytes(_COMMIT_BYTES)
-            write_at(self._fd, bytes(used - new), place)
-            write_at(self._fd, bytes(uncommitted), place)
-            self._new = used
-        super().flush()
+    def append(self, record: bytes) -> int:
+        place = super().append(record)
+        if self._used > self._zeroed:
+            ahead = min(ZEROED_AHEAD * self._size, self._end - place)
+            write_at(self._fd, bytes(ahead), place)
+            self._zeroed = self._used - self._size + ahead
+        return place
