@@ -84,6 +84,32 @@ def test_what_was_written_is_read(close: bool, tmp_path: Path) -> None:
     assert trace.steps.tolist() == [(3, 10, 20, 30, 40, 50, 60, 4)]
 
 
+def ends_in_the_file(folder: Path) -> list[int]:
+    _, trace = read_rank(rank_path(folder))
+    ends: list[int] = trace.detail["end_ns"].tolist()
+    return ends
+
+
+def test_what_begins_is_in_the_file_at_once_and_all_before_it(tmp_path: Path) -> None:
+    file = open_file(tmp_path)
+    first = add_span(file, 0)
+    assert ends_in_the_file(tmp_path) == [0]
+
+    file.finish(first, 200)
+    file.add(Kind.COLLECTIVE, 1, 0, 0, 0, 0, 7, 0, 2, 0, -1, 150, 0, 0, 64)  # DDP's bucket 2
+    add_span(file, 0)
+
+    assert ends_in_the_file(tmp_path) == [200, 0, 0]
+
+
+def test_the_end_of_what_took_a_millisecond_is_in_the_file_at_once(tmp_path: Path) -> None:
+    file = open_file(tmp_path)
+
+    file.finish(add_span(file, 0), 2_000_000)
+
+    assert ends_in_the_file(tmp_path) == [2_000_000]
+
+
 def test_a_closed_file_is_small(tmp_path: Path) -> None:
     path, _ = write_run(tmp_path, spans=5)
 

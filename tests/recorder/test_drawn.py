@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ddpdoctor.events import INDEX_ITSELF
 from ddpdoctor.recorder.drawn import KEPT, LOOKED_INTO, DrawnSample, as_indices
-from ddpdoctor.sketch import index_hash_shares
+from ddpdoctor.sketch import index_hash_shares, index_hashes, lowest
 
 
 def draw(indices: np.ndarray, batch_size: int = 64) -> DrawnSample:
@@ -214,3 +214,13 @@ def test_what_is_an_index(drawn: object, expected: list[int] | None) -> None:
     indices = as_indices(drawn)
 
     assert (indices.tolist() if indices is not None else None) == expected
+
+
+@given(st.lists(st.integers(0, 2**62), max_size=80), st.integers(1, 2**64))
+def test_the_lowest_hashes_are_found_among_few_and_many(drawn: list[int], limit: int) -> None:
+    indices = np.array(drawn, np.int64)
+    hashes = index_hashes(indices).tolist()
+
+    found = lowest(indices, limit)
+
+    assert found == [(at, drawn[at], hashed) for at, hashed in enumerate(hashes) if hashed < limit]
