@@ -36,7 +36,7 @@ from ddpdoctor.settings import Settings
 BARE: Final = "bare"
 PASSING: Final = "passing"
 RECORDED: Final = "ddpdoctor"
-ROUNDS: Final = 9
+ROUNDS: Final = 7
 # Past these steps the recorder is in its steady state: not every completion and gradient is looked
 # at any more.
 WARM_UP: Final = 257
