@@ -19,9 +19,11 @@ import torch
 import torch.distributed as dist
 
 from ddpdoctor.events import Flag, GroupInfo, Kind, Op
+from ddpdoctor.modelevents import MOST_SUMMED
 from ddpdoctor.recorder import _torch_private as private
 from ddpdoctor.recorder.buckets import Buckets
 from ddpdoctor.recorder.callsite import CallSites, FrameWalk
+from ddpdoctor.recorder.exchanged import Exchanged
 from ddpdoctor.recorder.facts import FactsFile
 from ddpdoctor.recorder.guard import Guard
 from ddpdoctor.recorder.pending import Pending
@@ -37,6 +39,7 @@ _BUCKET: Final = int(Flag.BUCKET)
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 _UNTIMED: Final = int(Flag.UNTIMED)
 _now, _thread = time.monotonic_ns, threading.get_ident
+_SMALL: Final = 8 * MOST_SUMMED  # bytes of an all-reduce whose numbers may be looked at
 _SHUTDOWN_SECONDS: Final = 5.0  # for a group to call back; a peer that comes later is not awaited
 
 
@@ -93,6 +96,7 @@ class Collectives:
         self.buckets = Buckets()
         self._untimed: list[_Issued] = []  # buckets of the running backward
         self.in_pre_forward = False
+        self.exchanged: Exchanged | None = None  # what looks at the script's own calls
         self._registration = private.KernelRegistration(self._kernel)
         always = Guard(lambda error: None)  # calls are pending also when recording has gone off
         self._shutdown = private.ShutdownHook(lambda group: always.run(self._ends, group))
@@ -163,9 +167,28 @@ class Collectives:
             )  # fmt: skip
             self.issued += 1
         issued = _Issued(serial, group, on_host, blocking, timed)
+        if on_thread and on_host and not flags & _BUCKET and self.exchanged is not None:
+            self._look_into(signature, arguments, caller, (site, seq, nbytes))
         if blocks and caller is not None:
             self._awaited = Awaited(caller.f_code, issued)
         return issued
+
+    def _look_into(
+        self,
+        signature: Signature,
+        arguments: tuple[Any, ...],
+        caller: FrameType | None,
+        call: tuple[int, int, int],
+    ) -> None:
+        """At what a call of the script exchanges: its line, number and bytes are given."""
+        site, seq, nbytes = call
+        if self.exchanged is None or not site:
+            return
+        if signature.op is Op.ALL_REDUCE and nbytes <= _SMALL:
+            key = private.group_key(private.unbox_group(arguments[signature.group]))
+            self.exchanged.sums(arguments[0], caller, site, key, seq)
+        elif signature.op is Op.ALL_GATHER and torch.is_grad_enabled():
+            self.exchanged.gathers(arguments[1], caller, site)
 
     def take_awaited(self, caller: FrameType | None) -> Awaited | None:
         """The blocking call that this function made last, if nobody has waited for it yet."""
