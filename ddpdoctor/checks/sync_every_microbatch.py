@@ -30,11 +30,10 @@ from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.replicas import ModelGroup
 from ddpdoctor.checks import NotEnoughData, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
-from ddpdoctor.modelevents import ModelSample
 
 LEAST_LOOKS: Final = 4  # of which the first of a step never adds to anything
 LEAST_ACCUMULATED: Final = 0.3  # of the looks; where every second backward steps, about a half
-LEAST_REDUCTIONS: Final = 1.5  # per optimizer step, between the first look and the last
+LEAST_REDUCTIONS: Final = 1.5  # per optimizer step, up to the last look
 SHARE_WARNING: Final = 0.02  # of a step that is lost; less is within the noise of steps
 
 
@@ -65,17 +64,13 @@ def _of(group: ModelGroup, rank: int) -> _Accumulated | None:
     samples = [sample for _, sample in sorted(group.samples(rank).items())]
     if len(samples) < LEAST_LOOKS:
         return None
-    first, last = samples[0], samples[-1]
+    last = samples[-1]
     return _Accumulated(
-        (last.sync - first.sync) / max(1, last.optimizer_steps - first.optimizer_steps),
+        last.sync / (last.optimizer_steps + 1),  # the step that is to follow included
         len(samples),
         sum(sample.accumulated for sample in samples),
-        _late(last),
+        last.late_no_sync / max(1, last.sync),
     )
-
-
-def _late(last: ModelSample) -> float:
-    return last.late_no_sync / max(1, last.sync)
 
 
 def _is_often(own: _Accumulated) -> bool:
