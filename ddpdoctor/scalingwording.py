@@ -148,8 +148,8 @@ def _of_gather(ranks: tuple[int, ...], site: Site, shape: str) -> Finding:
             "gradient reaches the ranks that made the other parts, nor this rank's own"
         ),
         fix=(
-            "If the loss is to reach them, gather with a gradient (an autograd function, such as "
-            "`torch.distributed.nn.functional.all_gather`), or put this rank's own part back into "
+            "If the loss is to reach them, gather with a gradient (by an autograd function, as "
+            "`torch.distributed.nn.functional` has it), or put this rank's own part back into "
             "its place; to see what it changes, compare with one process and the whole batch. What "
             "is only counted: gather `tensor.detach()`."
         ),

@@ -2,8 +2,8 @@
 
 What it measures
     Checksums of the buffers when a model evaluates (its forward in `eval()` mode, or `eval()` of it
-    or of `model.module` where no such forward follows), and during training where DDP was told not to send
-    them (`broadcast_buffers=False`).
+    or of `model.module` where no such forward follows), and during training where DDP was told not
+    to send them (`broadcast_buffers=False`).
 
 Why it matters
     Running statistics are those of each rank's own batches. DDP sends rank 0's before a forward of
@@ -15,9 +15,9 @@ What to do
     evaluating and saving, or use SyncBatchNorm.
 
 When it is wrong
-    Between forwards the statistics differ in every healthy run; they are not compared there.
-    Where every rank calls `eval()` and rank 0 alone evaluates, the difference shows in what is saved
-    at most. Saving is not seen, nor is `train(False)` on `model.module`. Where the parameters
+    Between forwards the statistics differ in every healthy run; they are not compared there. Where
+    every rank calls `eval()` and rank 0 alone evaluates, the difference shows in what is saved at
+    most. Saving is not seen, nor is `train(False)` on `model.module`. Where the parameters
     themselves differ, that is the finding (DD501, DD502, DD508).
 """
 
