@@ -185,8 +185,7 @@ class Collectives:
         if self.exchanged is None or not site:
             return
         if signature.op is Op.ALL_REDUCE and nbytes <= _SMALL:
-            key = private.group_key(private.unbox_group(arguments[signature.group]))
-            self.exchanged.sums(arguments[0], caller, site, key, seq)
+            self.exchanged.sums(arguments[0], arguments[signature.group], caller, site, seq)
         elif signature.op is Op.ALL_GATHER and torch.is_grad_enabled():
             self.exchanged.gathers(arguments[1], caller, site)
 

@@ -48,31 +48,27 @@ class Exchanged:
         self._sites = sites
         self._lines: dict[int, _Line] = {}
 
-    def _line(self, site: int) -> _Line | None:
-        known = self._lines.get(site)
-        if known is None and len(self._lines) < _MOST_LINES:
-            known = self._lines[site] = _Line()
-        return known
+    def _new_line(self, site: int) -> _Line | None:
+        if len(self._lines) == _MOST_LINES:
+            return None
+        return self._lines.setdefault(site, _Line())
 
-    def sums(self, tensors: Any, caller: FrameType | None, site: int, group: str, seq: int) -> None:
-        """An all-reduce on the host of few bytes."""
-        line = self._line(site)
-        if line is None or not isinstance(tensors, (list, tuple)) or len(tensors) != 1:
+    def sums(self, tensors: Any, group: Any, caller: FrameType | None, site: int, seq: int) -> None:
+        """An all-reduce on the host of few bytes; `group` as the operation is given it."""
+        line = self._lines.get(site) or self._new_line(site)
+        if line is None or len(tensors) != 1:
             return
-        (tensor,) = tensors
         looks = line.counts()
-        again = not looks and line.awaited == tensor.data_ptr() != 0
-        in_step = self._models.steps_next()
+        again = not looks and line.awaited != 0 and line.awaited == tensors[0].data_ptr()
+        in_step = self._models.steps_next
         if not (looks or again or in_step) or not private.is_sum(caller):
             return
-        if looks:
-            line.awaited = tensor.data_ptr()
-        elif again:
-            line.awaited = 0
-        values = _numbers(tensor)
+        if looks or again:
+            line.awaited = tensors[0].data_ptr() if looks else 0
+        values = _numbers(tensors[0])
         if values:
-            where = self._sites.site(caller)
-            summed = Summed(text(group), seq, line.calls, again, values, where)
+            name = text(private.group_key(private.unbox_group(group)))
+            summed = Summed(name, seq, line.calls, again, values, self._sites.site(caller))
             kept = in_step and self._models.sum_in_step(summed)
             if (looks or again) and not kept:
                 self._write(summed)
@@ -83,7 +79,7 @@ class Exchanged:
         wanted = [t for t in tensors if t.requires_grad and t.dim() >= _LEAST_DIMENSIONS]
         if not wanted or not self._models.awaits_backward():
             return
-        line = self._line(site)
+        line = self._lines.get(site) or self._new_line(site)
         if line is not None and line.counts():
             shape = text("x".join(map(str, wanted[0].shape)))
             where = self._sites.site(caller)

@@ -80,12 +80,15 @@ class Models:
         self._failures: set[FailureKind] = set()
         self._losses = LossLooks(sites)
         self._in_backward: list[Trained] = []
+        self._due: set[int] = set()  # models whose next reduction is to be looked at
+        self._reduced: dict[int, Reduced] = {}  # by a look, until the optimizer's step
 
     def add(self, model: DistributedDataParallel) -> None:
         if self._numbers >= MOST_MODELS:
             return
         own = self._models[model] = Trained(shape_of(model, self._numbers))
         self._numbers += 1
+        self._due.add(own.number)
         self._optimizers.clear()
         self._write(own.shape.info)
 
@@ -125,8 +128,7 @@ class Models:
             own.nested += 1
         if self._in_backward or not self._phases.switch.on:
             return
-        looks = any(own.schedule.is_due(own.sync + 1) for own in self._models.values())
-        if looks:
+        if self._due:
             self._losses.look(roots, gradients, frame, self._models)
         else:
             self._losses.drop()
@@ -169,6 +171,7 @@ class Models:
             own.unreduced += 1
             return
         own.sync += 1
+        (self._due.add if own.schedule.is_due(own.sync + 1) else self._due.discard)(own.number)
         own.unreduced = 0
         own.late_no_sync += not model.require_backward_grad_sync
         if not self._phases.switch.on:  # counted, so that ranks go on to count alike
@@ -189,22 +192,22 @@ class Models:
 
     def optimizer_begins(self, optimizer: Optimizer) -> None:
         for own in self._held_by(optimizer):
-            if own.reduced is not None:
-                for fact in own.reduced.facts(own.forwards - own.forwards_at_step):
+            reduced = self._reduced.pop(own.number, None)
+            if reduced is not None:
+                for fact in reduced.facts(own.forwards - own.forwards_at_step):
                     self._write(fact)
-                own.reduced = None
 
     def sum_in_step(self, summed: Summed) -> bool:
         """Numbers that are summed between a reduction that is looked at and the step.
 
         Whether they are: then they are told with what becomes of the gradients until the step.
         """
-        reduced = (own.reduced for own in self._models.values() if own.reduced is not None)
-        return any(own.adds(summed) for own in reduced)
+        return any(reduced.adds(summed) for reduced in self._reduced.values())
 
+    @property
     def steps_next(self) -> bool:
         """Whether a reduction was looked at, and its step is still to come."""
-        return any(own.reduced is not None for own in self._models.values())
+        return bool(self._reduced)
 
     @property
     def reductions(self) -> int:
@@ -275,7 +278,7 @@ class Models:
             forwards = own.forwards - own.forwards_at_sync
             self._write(Loss(own.number, own.sync, forwards, own.loss.terms, own.loss.site))
         self._tell_changes(own, modellook.changes(some))
-        own.reduced = Reduced(shape, sample)
+        self._reduced[own.number] = Reduced(shape, sample)
         return None in sample.gradients.sizes
 
     def _local_buffers(self, own: Trained, model: DistributedDataParallel) -> Any:

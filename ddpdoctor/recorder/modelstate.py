@@ -9,7 +9,6 @@ from ddpdoctor.recorder.batchruns import BatchRuns
 from ddpdoctor.recorder.lossgraph import LossSeen
 from ddpdoctor.recorder.modellook import Schedule, Use
 from ddpdoctor.recorder.modelshape import Shape
-from ddpdoctor.recorder.rescaling import Reduced
 
 
 @dataclass(eq=False)
@@ -45,7 +44,6 @@ class Trained:
     evaluations: int = 0
     evaluated_at: int = -1
     evaluated_wrapped: bool = False
-    reduced: Reduced | None = None  # by a reduction that was looked at, until the step
     batches: BatchRuns = field(init=False)
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -24,7 +25,7 @@ class Reduced:
         sizes = zip(reduced.tensors[:_GRADIENTS], reduced.sizes[:_GRADIENTS], strict=True)
         known = [(shape.parameters[place].tensor, size) for place, size in sizes if size]
         self._model, self._sync = sample.model, sample.sync
-        self._tensors = [tensor for tensor, _ in known]
+        self._tensors = [weakref.ref(tensor) for tensor, _ in known]  # the model may be gone first
         self._sizes = tuple(size for _, size in known)
         self._sums: list[tuple[Summed, tuple[float, ...]]] = []  # with the sizes by then
 
@@ -48,7 +49,8 @@ class Reduced:
     def _sizes_now(self) -> tuple[float, ...]:
         """0 where one is not to be had."""
         gradients: list[tuple[int, torch.Tensor | None]]
-        gradients = [(place, tensor.grad) for place, tensor in enumerate(self._tensors)]
+        gradients = [(place, getattr(tensor(), "grad", None))
+                     for place, tensor in enumerate(self._tensors)]  # fmt: skip
         found = checksums.digests(gradients, self._sync)
         sizes = dict(zip(found.tensors, found.sizes, strict=True))
         return tuple(sizes.get(place) or 0.0 for place in range(len(self._tensors)))
