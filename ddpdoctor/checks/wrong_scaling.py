@@ -21,7 +21,8 @@ When it is wrong
     another number: that is a hint, and so is a gather without gradient, since what the loss does
     with it is not seen. A norm that is divided by the number of ranks after it was summed is
     right. Dividing by as many accumulated batches as there are ranks is told apart. A learning rate
-    or a schedule that counts ranks wrongly is not seen. Tensors on a GPU are not read.
+    or a schedule that counts ranks wrongly is not seen, nor a factor beside that of a loss scaler.
+    Tensors on a GPU are not read.
 """
 
 from __future__ import annotations

@@ -167,8 +167,8 @@ class Collectives:
             )  # fmt: skip
             self.issued += 1
         issued = _Issued(serial, group, on_host, blocking, timed)
-        if on_thread and on_host and not flags & _BUCKET and self.exchanged is not None:
-            self._look_into(signature, arguments, caller, (site, seq, nbytes))
+        if on_thread and not flags & _BUCKET and self.exchanged is not None:
+            self._look_into(signature, arguments, caller, (site, seq, nbytes if on_host else -1))
         if blocks and caller is not None:
             self._awaited = Awaited(caller.f_code, issued)
         return issued
@@ -180,11 +180,11 @@ class Collectives:
         caller: FrameType | None,
         call: tuple[int, int, int],
     ) -> None:
-        """At what a call of the script exchanges: its line, number and bytes are given."""
+        """At what a call of the script exchanges: of its line, number, and bytes on the host."""
         site, seq, nbytes = call
         if self.exchanged is None or not site:
             return
-        if signature.op is Op.ALL_REDUCE and nbytes <= _SMALL:
+        if signature.op is Op.ALL_REDUCE and 0 <= nbytes <= _SMALL:
             self.exchanged.sums(arguments[0], arguments[signature.group], caller, site, seq)
         elif signature.op is Op.ALL_GATHER and torch.is_grad_enabled():
             self.exchanged.gathers(arguments[1], caller, site)

@@ -1,6 +1,6 @@
 """What the script's own collectives exchange, at some of the calls of each line.
 
-Sums of a few numbers, and gathers of what requires a gradient. Tensors on a GPU are not read.
+Sums of a few numbers, and gathers of what requires a gradient. Numbers on a GPU are not read.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Exchanged:
         """An all-gather where gradients are on. Those that carry one switch them off within."""
         tensors = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
         wanted = [t for t in tensors if t.requires_grad and t.dim() >= _LEAST_DIMENSIONS]
-        if not wanted or not self._models.awaits_backward():
+        if not wanted or not self._models.awaits_backward:
             return
         line = self._lines.get(site) or self._new_line(site)
         if line is not None and line.counts():

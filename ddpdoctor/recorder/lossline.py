@@ -17,6 +17,9 @@ from ddpdoctor.recorder.callsite import is_user_file
 
 _RANKS: Final = re.compile(r"world|replicas|gpus|nprocs|ranks", re.IGNORECASE)
 _LOSS: Final = re.compile(r"loss|criterion|objective|\.backward\(", re.IGNORECASE)
+_TOLD: Final = re.compile(
+    r"\.(item|detach|cpu|tolist)\(|\bfloat\(\w*loss"
+)  # in a log, not trained on
 _MOST_BYTES: Final = 1_000_000
 _MOST_FRAMES: Final = 200
 _SIMPLE: Final = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr)
@@ -75,7 +78,8 @@ def _multiplies(statement: ast.stmt) -> bool:
             operands.append(node.value)
     if not any(map(_names_the_ranks, operands)):
         return False
-    return _LOSS.search(ast.unparse(statement)) is not None
+    said = ast.unparse(statement)
+    return _LOSS.search(said) is not None and _TOLD.search(said) is None
 
 
 def _names_the_ranks(operand: ast.expr) -> bool:

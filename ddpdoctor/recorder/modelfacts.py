@@ -80,6 +80,7 @@ class Models:
         self._failures: set[FailureKind] = set()
         self._losses = LossLooks(sites)
         self._in_backward: list[Trained] = []
+        self.awaits_backward = False  # a model had a forward in training, and no backward since
         self._due: set[int] = set()  # models whose next reduction is to be looked at
         self._reduced: dict[int, Reduced] = {}  # by a look, until the optimizer's step
 
@@ -99,6 +100,7 @@ class Models:
             return
         self._settle(own)
         own.forwards += 1
+        self.awaits_backward = True
         tensor = first_tensor(inputs, kwargs)
         if tensor is not None:
             own.samples += tensor.shape[0]
@@ -128,10 +130,8 @@ class Models:
             own.nested += 1
         if self._in_backward or not self._phases.switch.on:
             return
-        if self._due:
+        if self._due and self._phases.on_training_thread():
             self._losses.look(roots, gradients, frame, self._models)
-        else:
-            self._losses.drop()
 
     def backward_begins(self, model: DistributedDataParallel, gradient: torch.Tensor) -> None:
         own = self._models.get(model)
@@ -163,6 +163,8 @@ class Models:
 
     def backward_ends(self, model: DistributedDataParallel, *, synced: bool) -> None:
         self._in_backward.clear()
+        self._losses.drop()
+        self.awaits_backward = False
         own = self._models.get(model)
         if own is None:
             return
@@ -212,10 +214,6 @@ class Models:
     @property
     def reductions(self) -> int:
         return self._phases.sync
-
-    def awaits_backward(self) -> bool:
-        """Whether a model had a forward in training, and no reduction since."""
-        return any(own.forwards > own.forwards_at_sync for own in self._models.values())
 
     def optimizer_ends(self, optimizer: Optimizer, frame: FrameType | None) -> None:
         """The outermost step ended; a closure may have run backward within it."""

@@ -128,6 +128,8 @@ def test_lines_that_multiply_a_loss_by_the_ranks(line: str, tmp_path) -> None:
         "loss = loss / world_size",
         "batch = 16 * dist.get_world_size()",
         "loss = total * (1 + world_size / 100)",
+        "running_loss += loss.item() * world_size",
+        "log(float(loss) * world_size)",
         "loss = F.mse_loss(",
     ],
 )
