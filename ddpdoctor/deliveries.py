@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from ddpdoctor.events import Count, Int64
+from ddpdoctor.events import Count, Int64, LoaderInfo
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,14 @@ class StreamedSamples:
     limit: Annotated[int, Meta(ge=1, le=2**63 - 1)]
     samples: tuple[Int64, ...]
     batches: tuple[Count, ...]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A loader that was gone through to its end without gradients, the first time."""
+
+    loader: LoaderInfo  # numbered among these
+    samples: Count  # that this rank drew
 
 
 RANDOM_GENERATORS: Final = ("torch", "numpy", "python")  # in the order of the hashes

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from ddpdoctor.deliveries import LoaderEpoch, RandomStates, StreamedSamples
+from ddpdoctor.deliveries import Evaluated, LoaderEpoch, RandomStates, StreamedSamples
 from ddpdoctor.events import (
     ClockOffset,
     Count,
@@ -66,6 +66,7 @@ class Facts:
     epochs: dict[tuple[int, int], LoaderEpoch] = field(default_factory=dict)
     streamed: dict[tuple[int, int], StreamedSamples] = field(default_factory=dict)
     random_states: list[RandomStates] = field(default_factory=list)
+    evaluated: list[Evaluated] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,7 @@ _COLLECTED: Final[dict[str, tuple[str, Any]]] = {  # each line is one more
     "clock": ("clocks", ClockOffset),
     "switch": ("switches", Switch),
     "random": ("random_states", RandomStates),
+    "evaluated": ("evaluated", Evaluated),
     "note": ("notes", str),
 }
 _KEYED: Final[dict[str, Callable[[Facts, _FactLine], None]]] = {  # the last line of a number

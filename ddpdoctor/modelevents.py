@@ -18,6 +18,7 @@ from ddpdoctor.events import Count, Level, Site
 MOST_WATCHED: Final = 1024  # tensors of a kind in a model that are named and looked at
 MOST_NAME: Final = 200  # characters of a tensor's name that are kept
 MOST_MODELS: Final = 64  # of a process that are recorded
+MOST_SUMMED: Final = 16  # numbers of a tensor that the script reduces; more are not kept
 Digest = Annotated[int, Meta(ge=0, lt=2**62)]
 Item = TypeVar("Item")
 Few = Annotated[tuple[Item, ...], Meta(max_length=MOST_WATCHED)]
@@ -105,6 +106,62 @@ class ModelSample:
     unreduced: Few[Count] = ()
     buffers: Digests = field(default_factory=Digests)
     rates: Few[Level] = ()  # learning rates of the groups
+    accumulated: bool = False  # to gradients reduced before, on which no step was made yet
+    late_no_sync: Count = 0  # backwards so far that reduced although no_sync was on: too late
+    nested: Count = 0  # backwards that ran within this one, as reentrant checkpointing does
+
+
+@dataclass(frozen=True)
+class LossTerm:
+    """A term of a loss, as the graph before a backward tells."""
+
+    name: Name  # of autograd's node
+    factors: Few[Level]  # numbers that multiply it
+    divided_by: Level | None  # what its own reduction divides by: 1 of a sum; None: not known
+    is_mean: bool
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The loss whose backward was the model's `sync`-th with a reduction."""
+
+    model: ModelNumber
+    sync: Count
+    forwards: Count  # whose gradients were reduced together
+    terms: Few[LossTerm]
+    site: Site | None = None  # where the script multiplies a loss by the number of ranks
+
+
+@dataclass(frozen=True)
+class Summed:
+    """A few numbers that the script summed over ranks, as this rank gave them.
+
+    With a `model` it was between the `sync`-th reduction of that and the optimizer step, and
+    `ratios` is what gradients were multiplied by from then to the step.
+    """
+
+    group: Name
+    seq: Count
+    call: Count  # of the line, from 1
+    again: bool  # the tensor of the call looked at before it, when it was given next
+    values: Annotated[tuple[Level | None, ...], Meta(max_length=MOST_SUMMED)]
+    site: Site | None
+    model: ModelNumber | None = None
+    sync: Count = 0
+    ratios: Few[Level] = ()
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """An all_gather, between forward and backward, of a tensor that requires a gradient.
+
+    Its result carries none.
+    """
+
+    call: Count  # of the line, from 1
+    sync: Count
+    shape: Name
+    site: Site | None
 
 
 @dataclass(frozen=True)
@@ -162,6 +219,7 @@ class Unsynced:
     site: Site | None
     parameters: Digests = field(default_factory=Digests)
     gradients: Digests = field(default_factory=Digests)
+    partly: bool = False  # a part of the gradients was reduced before
 
 
 @dataclass(frozen=True)
@@ -232,6 +290,9 @@ class ModelFacts:
     samples: dict[tuple[int, int], ModelSample] = field(default_factory=dict)
     evaluations: dict[tuple[int, int], EvaluationSample] = field(default_factory=dict)
     rescaled: list[Rescaled] = field(default_factory=list)
+    losses: dict[tuple[int, int], Loss] = field(default_factory=dict)
+    summed: list[Summed] = field(default_factory=list)
+    gathered: list[Gathered] = field(default_factory=list)
     non_finite: list[NonFinite] = field(default_factory=list)
     unsynced: dict[int, Unsynced] = field(default_factory=dict)
     batches: dict[int, list[BatchRun]] = field(default_factory=dict)
@@ -249,14 +310,27 @@ class ModelFacts:
                 self.samples[fact.model, fact.sync] = fact
             case EvaluationSample():
                 self.evaluations[fact.model, fact.sync] = fact
-            case Rescaled():
-                self.rescaled.append(fact)
-            case NonFinite():
-                self.non_finite.append(fact)
+            case Loss():
+                self.losses[fact.model, fact.sync] = fact
             case Unsynced():
                 self.unsynced[fact.model] = fact
             case Batches():
                 self.batches.setdefault(fact.model, []).extend(fact.runs)
+            case _:
+                self._listed(fact)
+
+    def _listed(
+        self, fact: Rescaled | Summed | Gathered | NonFinite | ModelChange | ModelFailure
+    ) -> None:
+        match fact:
+            case Rescaled():
+                self.rescaled.append(fact)
+            case Summed():
+                self.summed.append(fact)
+            case Gathered():
+                self.gathered.append(fact)
+            case NonFinite():
+                self.non_finite.append(fact)
             case ModelChange():
                 self.changes.append(fact)
             case ModelFailure():
@@ -264,8 +338,8 @@ class ModelFacts:
 
 
 ModelFact = (
-    ModelInfo | OptimizerInfo | ModelSample | EvaluationSample | Rescaled | NonFinite | Unsynced
-    | Batches | ModelChange | ModelFailure
+    ModelInfo | OptimizerInfo | ModelSample | EvaluationSample | Rescaled | Loss | Summed
+    | Gathered | NonFinite | Unsynced | Batches | ModelChange | ModelFailure
 )  # fmt: skip
 MODEL_FACTS: Final[dict[str, type[ModelFact]]] = {
     "model": ModelInfo,
@@ -273,6 +347,9 @@ MODEL_FACTS: Final[dict[str, type[ModelFact]]] = {
     "model_sample": ModelSample,
     "evaluation": EvaluationSample,
     "rescaled": Rescaled,
+    "loss": Loss,
+    "summed": Summed,
+    "gathered": Gathered,
     "non_finite": NonFinite,
     "unsynced": Unsynced,
     "batches": Batches,

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpdoctor import events
-from ddpdoctor.deliveries import LoaderEpoch, RandomStates, StreamedSamples
+from ddpdoctor.deliveries import Evaluated, LoaderEpoch, RandomStates, StreamedSamples
 from ddpdoctor.errors import BadTraceFile, NotARun
 from ddpdoctor.events import (
     ClockOffset,
@@ -120,6 +120,7 @@ class RankTrace:
     epochs: tuple[LoaderEpoch, ...] = ()
     streamed: tuple[StreamedSamples, ...] = ()
     random_states: tuple[RandomStates, ...] = ()
+    evaluated: tuple[Evaluated, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -224,6 +225,7 @@ def read_rank(path: Path) -> tuple[Header, RankTrace]:
         epochs=tuple(facts.epochs.values()),
         streamed=tuple(facts.streamed.values()),
         random_states=tuple(facts.random_states),
+        evaluated=tuple(facts.evaluated),
     )
     return header, trace
 

@@ -25,6 +25,9 @@ MODEL = {
     "elements": 0, "parameter_digest": 0, "buffer_digest": 0, "arguments": {ESCAPES: ESCAPES},
     "parameters": [TENSOR], "buffers": [],
 }  # fmt: skip
+TERM = {"name": ESCAPES, "factors": [0, 1e300, 1e300], "divided_by": 1e300, "is_mean": True}
+SITE = {"file": ESCAPES, "line": -1, "function": ESCAPES}
+SUMMED = {"group": "?", "seq": 0, "call": 1, "again": False, "values": [1.5, None], "site": SITE}
 UNSYNCED = {
     "model": 0, "first_step": 0, "sync": 0, "steps": 0, "forwards": 0, "optimizer_steps": 0,
     "site": None, "gradients": DIGESTS,
@@ -52,13 +55,17 @@ def stored_with(folder: Path, *facts: tuple[str, Any], rank: int | None = None) 
         ("model_sample", SAMPLE | {"parameters": DIGESTS | {"digests": [1, 2**62]}}),
         ("model_sample", SAMPLE | {"rates": [1e301]}),
         ("rescaled", {"model": 0, "sync": 1, "forwards": 1, "ratios": [float("inf")]}),
+        ("loss", {"model": 0, "sync": 1, "forwards": 1, "terms": [TERM | {"factors": [1e301]}]}),
+        ("summed", SUMMED | {"values": [0] * 17}),
+        ("summed", SUMMED | {"seq": -1}),
+        ("gathered", {"call": 1, "sync": 1, "shape": "x" * 1000, "site": None}),
         ("batches", {"model": 0, "runs": [RUN | {"syncs": -5}]}),
         ("batches", {"model": 0, "runs": [RUN] * 1025}),
         ("model", MODEL | {"name": "x" * 1000}),
         ("model", MODEL | {"arguments": {str(n): "" for n in range(65)}}),
         ("model_change", {"model": 0, "sync": 0, "kind": "eaten", "names": [], "count": 0}),
     ],
-    ids=range(12),
+    ids=range(16),
 )
 def test_what_is_out_of_bounds_is_a_note(name: str, data: Any, tmp_path: Path) -> None:
     analysis = analyze(load_run(stored_with(tmp_path, (name, data), rank=0)))
@@ -85,6 +92,27 @@ def test_what_makes_no_sense_crashes_no_check_and_steers_no_terminal(tmp_path: P
         ("unsynced", UNSYNCED),
         ("batches", {"model": 0, "runs": [RUN, RUN | {"sync": 2**53}]}),
         ("rescaled", {"model": 0, "sync": 0, "forwards": 0, "ratios": []}),
+        *(
+            ("loss", {"model": 0, "sync": n, "forwards": 0, "terms": [TERM], "site": SITE})
+            for n in range(6)
+        ),
+        *(
+            (
+                "summed",
+                SUMMED
+                | {
+                    "group": "0",
+                    "seq": n,
+                    "call": 2**n,
+                    "model": 0,
+                    "sync": n,
+                    "values": value,
+                    "ratios": [0, 1e300],
+                },
+            )
+            for n, value in enumerate([[], [1.5], [0.5], [1e300], [0.25], [None]])
+        ),
+        *(("gathered", {"call": 1, "sync": 1, "shape": ESCAPES, "site": SITE}) for _ in range(4)),
         ("model_change", {"model": 0, "sync": 0, "kind": "cast", "names": [], "count": 0}),
         ("model_failure", {"kind": "unused", "model": 7, "sync": 0, "names": []}),
         ("model_failure", {"kind": "in-place", "model": None, "sync": 0, "names": [ESCAPES]}),

@@ -16,6 +16,7 @@ from ddpdoctor.modelevents import FailureKind, ModelChange, OptimizerInfo, Unsyn
 
 OFTEN: Final = 0.2  # of reductions; what happens less often is an accident, and more a habit
 LEAST_LOOKS: Final = 2  # at which a reduction is missing: times of two backwards may be equal once
+COMMUNICATION_HOOK: Final = "communication hook"  # among the arguments of DDP
 MAY_DIFFER: Final = frozenset({"device_ids"})
 
 
@@ -139,6 +140,19 @@ def unreduced(group: ModelGroup) -> dict[int, list[str]]:
     return found
 
 
+def reduced_too_early(group: ModelGroup) -> bool:
+    """Gradients differ after reductions within which other backwards ran.
+
+    These add to gradients that DDP has taken for complete. With a communication hook the cause
+    may be that.
+    """
+    differ = group.gradients
+    if differ is None or COMMUNICATION_HOOK in group.info.arguments:
+        return False
+    looks = [group.samples(rank).get(differ.sync) for rank in group.ranks]
+    return any(look is not None and look.nested > 1 for look in looks)
+
+
 @dataclass(frozen=True)
 class Ahead:
     """A counter that is ahead on some ranks at one reduction."""
@@ -189,7 +203,7 @@ def cause_of(group: ModelGroup, part: Compared) -> str | None:
     """The code of the check that explains why this part of the model differs between ranks."""
     causes = [
         ("DD503", FailureKind.UNUSED in _failures(group)),
-        ("DD509", misused(group)),
+        ("DD509", misused(group) or reduced_too_early(group)),
         ("DD405", not group.same_structure),
         ("DD508", bool(not group.is_wrapped or unsynced(group) or unreduced(group))),
     ]

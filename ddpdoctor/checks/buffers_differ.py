@@ -1,9 +1,9 @@
 """DD504 buffers-differ: ranks evaluate with buffers of their own, such as BatchNorm's statistics.
 
 What it measures
-    Checksums of the buffers when a model evaluates (its forward in `eval()` mode, or `eval()`
-    alone where no such forward follows), and during training where DDP was told not to send
-    them (`broadcast_buffers=False`).
+    Checksums of the buffers when a model evaluates (its forward in `eval()` mode, or `eval()` of it
+    or of `model.module` where no such forward follows), and during training where DDP was told not
+    to send them (`broadcast_buffers=False`).
 
 Why it matters
     Running statistics are those of each rank's own batches. DDP sends rank 0's before a forward of
@@ -15,9 +15,10 @@ What to do
     evaluating and saving, or use SyncBatchNorm.
 
 When it is wrong
-    Between forwards the statistics differ in every healthy run; they are not compared there.
-    An evaluation for which `eval()` is called on `model.module` is not seen, nor is saving. Where
-    the parameters themselves differ, that is the finding (DD501, DD502, DD508).
+    Between forwards the statistics differ in every healthy run; they are not compared there. Where
+    every rank calls `eval()` and rank 0 alone evaluates, the difference shows in what is saved at
+    most. Saving is not seen, nor is `train(False)` on `model.module`. Where the parameters
+    themselves differ, that is the finding (DD501, DD502, DD508).
 """
 
 from __future__ import annotations

@@ -8,14 +8,14 @@ Why it matters
     added after the reduction or lost, and the ranks drift apart with every step.
 
 What to do
-    With activation checkpointing use `use_reentrant=False`: the reentrant kind runs a backward
-    within the backward, and a layer that it passes twice is reduced before it is complete. Use
-    parameters only within `forward`. A communication hook must return the same on all ranks.
+    Use parameters only within `forward`, and change no gradient in a hook on one rank alone. A
+    communication hook must return the same on all ranks. With activation checkpointing use
+    `use_reentrant=False`.
 
 When it is wrong
     A communication hook may leave ranks apart on purpose (post-local SGD); such a model is not
-    judged. Where no reduction ran it is DD508. Gradients that are not finite are left to DD505.
-    Tensors on a GPU are not read.
+    judged. Where no reduction ran it is DD508, and where backwards ran within it DD509. Gradients
+    that are not finite are left to DD505. Tensors on a GPU are not read.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from ddpdoctor.analysis.model import Analysis
-from ddpdoctor.analysis.modelcauses import cause_of
+from ddpdoctor.analysis.modelcauses import COMMUNICATION_HOOK, cause_of
 from ddpdoctor.analysis.replicas import Compared, Difference, ModelGroup
 from ddpdoctor.checks import NotEnoughData, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.modelwording import compared_groups, difference_evidence, names_of, said_elsewhere
 
-HOOK: Final = "communication hook"
 APART_ON_PURPOSE: Final = ("post_localSGD", "local_sgd")
 
 
@@ -54,7 +53,7 @@ def gradients_differ(run: Analysis) -> Iterator[Finding]:
 
 
 def _hook(group: ModelGroup) -> str:
-    return group.info.arguments.get(HOOK, "")
+    return group.info.arguments.get(COMMUNICATION_HOOK, "")
 
 
 def _finding(group: ModelGroup, differ: Difference) -> Finding:

@@ -3,11 +3,13 @@
 What it measures
     Errors of the reducer and of autograd that end the training: a parameter marked ready twice, a
     tensor changed in place, a graph that changed under `static_graph`. And parameters that are not
-    what they were when the model was wrapped: replaced, frozen, unfrozen, of another type.
+    what they were when the model was wrapped: replaced, frozen, unfrozen, of another type. And
+    gradients that differ between ranks after backwards that ran within the model's backward.
 
 Why it matters
     DDP knows the parameters that it was given when the model was wrapped. One that is new or begins
-    to require a gradient later is trained by each rank alone, without a word.
+    to require a gradient later is trained by each rank alone, without a word. So is a layer that
+    passes two reentrant checkpoints: its gradient is reduced after the first.
 
 What to do
     Change the model first and wrap it then. With activation checkpointing use
@@ -26,12 +28,12 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ddpdoctor.analysis.model import Analysis
-from ddpdoctor.analysis.modelcauses import changed
-from ddpdoctor.analysis.replicas import ModelGroup
+from ddpdoctor.analysis.modelcauses import changed, misused, reduced_too_early
+from ddpdoctor.analysis.replicas import Difference, ModelGroup
 from ddpdoctor.checks import NotEnoughData, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
 from ddpdoctor.modelevents import ChangeKind, FailureKind, ModelChange, ModelFailure
-from ddpdoctor.modelwording import few
+from ddpdoctor.modelwording import difference_evidence, few, names_of
 from ddpdoctor.wording import rank_list
 
 _FAILED: Final = {
@@ -80,6 +82,9 @@ def reducer_misuse(run: Analysis) -> Iterator[Finding]:
                 told.add(kind)
                 yield _of_failure(group, kind, by_rank)
         yield from _of_changes(group, changed(group))
+        differ = group.gradients
+        if differ is not None and not misused(group) and reduced_too_early(group):
+            yield _of_nested(group, differ)
 
 
 def _of_failure(
@@ -98,6 +103,32 @@ def _of_failure(
             Location(rank, own.site.file, own.site.line, own.site.function)
             for rank, own in sorted(failed.items())
             if own.site is not None
+        ),
+    )
+
+
+def _of_nested(group: ModelGroup, differ: Difference) -> Finding:
+    looks = [group.samples(rank).get(differ.sync) for rank in group.ranks]
+    nested = max(look.nested for look in looks if look is not None)
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        message=(
+            f"gradients of {group.label} differ between ranks after the reduction, from step "
+            f"{group.step_at(differ.sync)} on ({names_of(differ)}), and backwards ran within its "
+            "backward, as reentrant checkpointing has it: a layer that passes two of them is "
+            "reduced before its gradient is complete"
+        ),
+        fix=(
+            "Pass use_reentrant=False to activation checkpointing; else let a shared layer pass "
+            "one checkpoint alone, or wrap with static_graph=True where the graph never changes."
+        ),
+        culprits=differ.odd,
+        steps=((differ.sync - 1, max(differ.sync, differ.last_sync) - 1),),
+        evidence=(
+            Evidence("backwards within one backward", nested),
+            *difference_evidence(differ),
+            *_consequence(group),
         ),
     )
 

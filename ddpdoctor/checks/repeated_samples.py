@@ -3,25 +3,28 @@
 What it measures
     The indices that each rank's loader delivered in an epoch (a sample of them that is the same
     on every rank where there are many), and fingerprints of the delivered samples. Two ranks that
-    draw an index and get the same content have trained on one sample twice.
+    draw an index and get the same content have trained on one sample twice. And what all ranks
+    drew of a loader of evaluation, against the length of its dataset.
 
 Why it matters
     Ranks that repeat each other's samples do the work of one: the job takes as many times longer as
     it has ranks, and the effective batch is not the one intended. Nothing fails and the loss
-    goes down, so it is found late.
+    goes down, so it is found late. In an evaluation samples that fill up the ranks' shares are
+    counted twice, and the score depends on the number of ranks.
 
 What to do
     Give the DataLoader a DistributedSampler(dataset), drop `shuffle=True`, and call
-    `sampler.set_epoch(epoch)` in each epoch.
+    `sampler.set_epoch(epoch)` in each epoch. In an evaluation leave padding out of the score.
 
 When it is wrong
     A DistributedSampler repeats up to world size - 1 samples to make the ranks' shares equal, which
-    is allowed for. Ranks that read shards of their own may draw equal indices of different data:
-    the fingerprints tell. *Certain*: tensors that are nearly unique to a sample agree. *Likely*:
-    they do not, but labels do, and the samples are about as bright as each other; random
-    augmentation looks so. *Possible*, and not counted as a problem: nothing told the two apart, as
-    where batches cannot be taken apart, or where labels agree and augmentation changed the
-    brightness. Samples that are augmented and have no label are taken for different ones.
+    is allowed for. In an evaluation it is a hint where it is a percent of the data or more: the
+    script may cut it off its results. Ranks that read shards of their own may draw equal indices of
+    different data: the fingerprints tell. *Certain*: tensors that are nearly unique to a sample
+    agree. *Likely*: they do not, but labels do, and the samples are about as bright as each other;
+    random augmentation looks so. *Possible*, and not counted as a problem: nothing told the two
+    apart, as where batches cannot be taken apart, or where labels agree and augmentation changed
+    the brightness. Samples that are augmented and have no label are taken for different ones.
     Samplers with wrong settings are DD303, which then says what is shared, and datasets of
     different length DD307.
     Only ranks that reduce their gradients together are compared. Where a rank repeats its own
@@ -39,10 +42,12 @@ from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.overlap import LEAST_DRAWN, Contents, Overlap, overlaps
 from ddpdoctor.analysis.sharding import mismatches, shared_loaders
 from ddpdoctor.checks import NotEnoughData, trace_check
+from ddpdoctor.deliveries import Evaluated
 from ddpdoctor.events import LoaderInfo
 from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
 from ddpdoctor.wording import percent, rank_list
 
+PADDING_TOLD: Final = 0.01  # of an evaluation; less hardly moves a score
 OVERLAP_WARNING: Final = 0.02  # of an epoch, beyond padding: less is lost in how epochs are cut
 OVERLAP_ERROR: Final = 0.20
 OWN_REPEATS: Final = 0.25  # of the overlap; drawing with replacement has a half and more
@@ -60,6 +65,59 @@ CONTENTS_ARE: Final = {
 
 @trace_check("DD302", "repeated-samples")
 def repeated_samples(run: Analysis) -> Iterator[Finding]:
+    padded = list(_padded_evaluations(run))
+    yield from padded
+    try:
+        yield from _in_training(run)
+    except NotEnoughData:
+        if not padded:
+            raise
+
+
+def _padded_evaluations(run: Analysis) -> Iterator[Finding]:
+    """Loaders of which the ranks drew more together than there is, to have equally many each."""
+    drawn: dict[tuple[object, ...], dict[int, Evaluated]] = defaultdict(dict)
+    for trace in run.run.ranks:
+        for own in trace.evaluated:
+            info = own.loader
+            key = (info.site, info.dataset_length, info.sampler_replicas)
+            drawn[key][trace.info.rank] = own
+    for by_rank in drawn.values():
+        info = next(iter(by_rank.values())).loader
+        length, replicas = info.dataset_length, info.sampler_replicas
+        total = sum(own.samples for own in by_rank.values())
+        shares = {own.loader.sampler_rank for own in by_rank.values()}
+        if not length or len(by_rank) != replicas or len(shares) != replicas:
+            continue
+        if PADDING_TOLD * length <= total - length < replicas:
+            yield _of_padding(info, tuple(sorted(by_rank)), total, length)
+
+
+def _of_padding(info: LoaderInfo, ranks: tuple[int, ...], total: int, length: int) -> Finding:
+    padding = total - length
+    return Finding(
+        severity=Severity.INFO,
+        confidence=Confidence.LIKELY,
+        message=(
+            f"{padding} of {total} samples that the ranks evaluate are duplicates: {length} "
+            f"samples are filled up so that {rank_list(ranks)} have equally many"
+        ),
+        fix=(
+            "Leave the padding out of the score: cut what was gathered, in the order of the "
+            f"dataset, to its {length} samples, or give the evaluation a sampler that does not "
+            "fill up (such as `range(rank, len(dataset), ranks)`) and call `model.module` there."
+        ),
+        culprits=ranks,
+        evidence=(
+            Evidence("samples evaluated by all ranks together", total, "", length),
+            Evidence("duplicates", 100 * padding / length, "%", 100 * PADDING_TOLD),
+            Evidence("sampler", info.sampler),
+        ),
+        where=_where(ranks[0], info),
+    )
+
+
+def _in_training(run: Analysis) -> Iterator[Finding]:
     traces = run.run.ranks
     if len(traces) < 2:
         raise NotEnoughData("one rank's samples; two are needed to compare")

@@ -1,7 +1,8 @@
 """DD508 sync-bypassed: the optimizer steps on gradients that were never reduced.
 
 What it measures
-    Optimizer steps on a wrapped model's gradients without a reduction since the last one;
+    Optimizer steps on a wrapped model's gradients without a reduction since the last one, or with
+    backwards after it that were not reduced;
     parameters with a gradient of which DDP's reducer was not told; and parameters of the optimizer
     that belong to no wrapped model, where their gradients differ between ranks.
 
@@ -60,17 +61,19 @@ def _of_steps(group: ModelGroup, steps: Mapping[int, Unsynced]) -> Finding:
     first = min(own.first_step for own in steps.values())
     worst = max(steps.values(), key=lambda own: own.steps / max(1, own.optimizer_steps))
     share = worst.steps / max(1, worst.optimizer_steps)
+    partly = any(own.partly for own in steps.values())
     cause = (
         f"the forward of the wrapped {group.label} was not called for them"
         if bypassed
-        else "no_sync was on in their forward"
+        else f"no_sync was on in {'the last of their forwards' if partly else 'their forward'}"
     )
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN if group.unsynced is not None else Confidence.LIKELY,
         message=(
             f"{rank_list(sorted(steps))} made optimizer steps on gradients of {group.label} that "
-            f"were not reduced, from optimizer step {first} on; {cause}"
+            f"were {'reduced in part only' if partly else 'not reduced'}, from optimizer step "
+            f"{first} on; {cause}"
         ),
         fix=(
             "Compute the loss from `model(...)`, not from `model.module(...)` or a method of it: "

@@ -2,7 +2,8 @@
 
 What it measures
     The first dimension of the first tensor that each rank gives to the model, for the forwards of
-    one reduction, on all ranks.
+    one reduction, on all ranks. At the reductions that are looked at also how many values the loss
+    averages over (targets that are ignored left out), and the numbers that multiply it.
 
 Why it matters
     Each rank averages its loss over its own samples, and DDP averages the ranks alike. A sample of
@@ -14,10 +15,11 @@ What to do
     number in all ranks' batches, and multiply by the number of ranks, since DDP divides by it.
 
 When it is wrong
-    A loss that is weighted as above is right, and what the loss divides by is not seen: so it is
-    *likely* at most. The smaller last batch of an epoch is not counted as a problem. Where the
-    first dimension is not that of samples, the words are wrong. Where only the lengths differ,
-    as with padded text, it depends on the loss: that is a hint.
+    What the loss divides by is read from its graph where torch's own functions made it, on the
+    CPU: then a loss that is weighted as above is told from others. Elsewhere only sizes are
+    known, and it is *likely* at most; where the first dimension is not that of samples, the words
+    are wrong. Where only lengths differ, as with padded text, it is a hint then. The smaller last
+    batch of an epoch is not counted as a problem, nor are token counts that differ by chance.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
+from ddpdoctor.analysis.losses import Weights, weights
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.replicas import ModelGroup
 from ddpdoctor.checks import NotEnoughData, trace_check
@@ -40,6 +43,9 @@ LEAST_SHARE: Final = 0.2  # of reductions; the last batches of short epochs are 
 LEAST_LENGTHS: Final = 2.0  # ratio of lengths from which padded batches are worth a hint
 REDUCTIONS_COMPARED: Final = 2000
 LEAST_REDUCTIONS: Final = 5
+LEAST_LOSSES: Final = 3  # that were looked at
+LEAST_LOSSES_OF_A_RANK: Final = 5  # to say that one rank is favoured, and not by chance
+MOSTLY: Final = 0.9  # of these
 
 
 @dataclass(frozen=True)
@@ -59,20 +65,36 @@ class _Sizes:
 def uneven_loss_weights(run: Analysis) -> Iterator[Finding]:
     compared = False
     for group in run.models:
-        sizes = list(_sizes(group))
-        if len(sizes) < LEAST_REDUCTIONS:
+        sizes, losses = list(_sizes(group)), weights(group)
+        known = len(losses) >= LEAST_LOSSES
+        if len(sizes) < LEAST_REDUCTIONS and not known:
             continue
         compared = True
+        if known and _weigh_alike(losses, sizes):
+            continue
         if _is_uneven(sizes, "samples", LEAST_RATIO):
             yield _finding(group, sizes)
-        elif _is_uneven(sizes, "elements", LEAST_LENGTHS):
+        elif known and median(each.ratio for each in losses) >= LEAST_LENGTHS:
+            yield _of_losses(group, losses)
+        elif not known and _is_uneven(sizes, "elements", LEAST_LENGTHS):
             yield _hint(group, sizes)
     if not compared:
         raise NotEnoughData("batch sizes of one model were not seen on two ranks")
 
 
+def _weigh_alike(losses: Sequence[Weights], sizes: Sequence[_Sizes]) -> bool:
+    """Values count alike on all ranks, also where the batches that were looked at did not."""
+    looked_at = {each.sync for each in losses}
+    seen = [each for each in sizes if each.sync in looked_at]
+    uneven = [each for each in sizes if each.ratio("samples") >= LEAST_RATIO]
+    alike = all(each.whole and each.ratio < LEAST_RATIO for each in losses)
+    return alike and (not uneven or any(each in uneven for each in seen))
+
+
 def _is_uneven(sizes: Sequence[_Sizes], of: str, least: float) -> bool:
-    return sum(each.ratio(of) >= least for each in sizes) >= LEAST_SHARE * len(sizes)
+    return bool(sizes) and sum(each.ratio(of) >= least for each in sizes) >= LEAST_SHARE * len(
+        sizes
+    )
 
 
 def _sizes(group: ModelGroup) -> Iterator[_Sizes]:
@@ -150,4 +172,45 @@ def _hint(group: ModelGroup, sizes: Sequence[_Sizes]) -> Finding:
             f"{len(group.ranks)}, the number of ranks, or group batches by length on all ranks."
         ),
         evidence=(Evidence("median ratio of elements in a batch", ratio, "", LEAST_LENGTHS),),
+    )
+
+
+def _of_losses(group: ModelGroup, losses: Sequence[Weights]) -> Finding:
+    """What a value weighs is known of each rank, and is not the same."""
+    ranks = list(losses[0].weights)
+    means = {r: sum(each.weights[r] for each in losses) / len(losses) for r in ranks}
+    most, least = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
+    bias = means[most] / means[least]
+    favoured = sum(e.weights[most] >= LEAST_RATIO * e.weights[least] for e in losses)
+    persistent = (
+        bias >= LEAST_LENGTHS
+        and len(losses) >= LEAST_LOSSES_OF_A_RANK
+        and favoured >= MOSTLY * len(losses)
+    )
+    ratio = median(each.ratio for each in losses)
+    averaged = {r: sum(each.averaged[r] for each in losses) / len(losses) for r in ranks}
+    said = ", ".join(f"{mean:.4g} on rank {rank}" for rank, mean in averaged.items())
+    who = (
+        f"one on rank {most} counts {bias:.1f} times as much as one on rank {least}"
+        if persistent
+        else f"in the median step one of some rank counts {ratio:.1f} times as much as another's"
+    )
+    return Finding(
+        severity=Severity.WARNING if persistent else Severity.INFO,
+        confidence=Confidence.LIKELY,
+        message=(
+            f"each rank averages the loss of {group.label} over its own values, such as tokens "
+            f"({said}), and DDP averages the ranks alike: {who}"
+        ),
+        fix=(
+            "Divide the summed loss by the tokens of all ranks (all-reduce their number) and "
+            f"multiply it by {len(group.ranks)}, the number of ranks, or group batches by length "
+            "on all ranks."
+        ),
+        culprits=(most,) if persistent else (),
+        evidence=(
+            Evidence("values that the loss averages over, on average", said),
+            Evidence("median ratio of their weights", ratio, "", LEAST_LENGTHS),
+            Evidence("losses looked at", len(losses)),
+        ),
     )

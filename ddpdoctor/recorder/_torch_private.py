@@ -8,6 +8,7 @@ training goes on as without us.
 from __future__ import annotations
 
 import ctypes
+import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -252,6 +253,59 @@ def base_seed(iterator: Any) -> int | None:
 def evens_out(join: Any) -> bool:
     """Whether a `Join` context lets ranks have fewer batches; with `enable=False` it does not."""
     return bool(getattr(join, "_enable", True))
+
+
+def saved_number(node: Any, side: str) -> float | None:
+    """The number that a product or quotient in autograd's graph kept, where it is one.
+
+    None for a tensor of several, on a GPU, or one that hooks for saved tensors would have to bring
+    back. Before the backward only: it frees them.
+    """
+    plain = getattr(node, f"_saved_{side}", None) if _is_scalar_node(node) else None
+    if isinstance(plain, (int, float)):
+        return float(plain)
+    saved = _plain_saved(node, side)
+    if saved is None or not saved.is_cpu or saved.numel() != 1 or saved.is_complex():
+        return None
+    return float(saved.detach())
+
+
+def averaged_over(node: Any) -> float | None:
+    """Of how many values a loss is the mean: what its node divides by.
+
+    Cross-entropy divides by the targets that are not ignored, each with its class's weight.
+    """
+    count = getattr(node, "_saved_self_sym_numel", None)
+    if isinstance(count, int):
+        return float(count)
+    if hasattr(node, "_raw_saved_total_weight"):
+        return saved_number(node, "total_weight")
+    saved = _plain_saved(node, "self")
+    return float(saved.numel()) if saved is not None else None
+
+
+def _is_scalar_node(node: Any) -> bool:
+    """Whether it keeps a Python number: such nodes are those of operations on a scalar."""
+    return str(node.name()).endswith("1")
+
+
+def _plain_saved(node: Any, side: str) -> torch.Tensor | None:
+    """A saved tensor as it lies there; None where a hook packed it."""
+    saved = getattr(node, f"_raw_saved_{side}", None)
+    if saved is None or getattr(saved, "unpack_hook", saved) is not None:
+        return None
+    data = saved.data
+    return data if isinstance(data, torch.Tensor) else None
+
+
+def is_sum(frame: Any) -> bool:
+    """Whether the frame is `torch.distributed.all_reduce` and its operation a sum."""
+    if frame is None or frame.f_code is not _ALL_REDUCE:
+        return False
+    return bool(frame.f_locals.get("op") == dist.ReduceOp.SUM)
+
+
+_ALL_REDUCE = inspect.unwrap(distributed_c10d.all_reduce).__code__
 
 
 PRE_FORWARD = "_pre_forward"

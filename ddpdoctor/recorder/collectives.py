@@ -20,9 +20,11 @@ import torch
 import torch.distributed as dist
 
 from ddpdoctor.events import Flag, GroupInfo, Kind, Op
+from ddpdoctor.modelevents import MOST_SUMMED
 from ddpdoctor.recorder import _torch_private as private
 from ddpdoctor.recorder.buckets import Buckets
 from ddpdoctor.recorder.callsite import CallSites, FrameWalk
+from ddpdoctor.recorder.exchanged import Exchanged
 from ddpdoctor.recorder.facts import FactsFile
 from ddpdoctor.recorder.guard import Guard
 from ddpdoctor.recorder.pending import Pending
@@ -39,6 +41,7 @@ _BUCKET: Final = int(Flag.BUCKET)
 _POINT_TO_POINT: Final = int(Flag.POINT_TO_POINT)
 _UNTIMED: Final = int(Flag.UNTIMED)
 _now, _thread = time.monotonic_ns, threading.get_ident
+_SMALL: Final = 8 * MOST_SUMMED  # bytes of an all-reduce whose numbers may be looked at
 _SHUTDOWN_SECONDS: Final = 5.0  # for a group to call back; a peer that comes later is not awaited
 
 
@@ -94,6 +97,7 @@ class Collectives:
         self.buckets = Buckets()
         self._untimed: list[_Issued] = []  # buckets of the running backward
         self.in_pre_forward = False
+        self.exchanged: Exchanged | None = None  # what looks at the script's own calls
         self._registration = private.KernelRegistration(self._kernel)
         always = Guard(lambda error: None)  # calls are pending also when recording has gone off
         self._shutdown = private.ShutdownHook(lambda group: always.run(self._ends, group))
@@ -155,12 +159,15 @@ class Collectives:
             flags |= _BLOCKING
             blocking = self._phases.blocking_call(arrived) if on_host else None
         peer = -1 if signature.peer is None else int(arguments[signature.peer])
+        site, seq = self._sites.here(caller), next(_numbers(group, signature))
         serial = self._file.add(
             _COLLECTIVE, signature.op, flags, self._phases.depth if on_thread else 0,
-            self._phases.step_of_record, self._phases.sync, next(_numbers(group, signature)),
-            group.index, bucket, self._sites.here(caller), peer, arrived, 0, 0, nbytes,
+            self._phases.step_of_record, self._phases.sync, seq, group.index, bucket, site, peer,
+            arrived, 0, 0, nbytes,
         )  # fmt: skip
         issued = _Issued(serial, group, on_host, blocking)
+        if on_thread and not flags & _BUCKET and self.exchanged is not None:
+            self._look_into(signature, arguments, caller, (site, seq, nbytes if on_host else -1))
         if blocks and caller is not None:
             self._awaited = Awaited(caller.f_code, issued)
             issued.only_waiting_tells = on_host and signature.is_synchronous(arguments)
@@ -181,6 +188,22 @@ class Collectives:
         if not timed:
             self._untimed.append(issued)
         return issued
+
+    def _look_into(
+        self,
+        signature: Signature,
+        arguments: tuple[Any, ...],
+        caller: FrameType | None,
+        call: tuple[int, int, int],
+    ) -> None:
+        """At what a call of the script exchanges: of its line, number, and bytes on the host."""
+        site, seq, nbytes = call
+        if self.exchanged is None or not site:
+            return
+        if signature.op is Op.ALL_REDUCE and 0 <= nbytes <= _SMALL:
+            self.exchanged.sums(arguments[0], arguments[signature.group], caller, site, seq)
+        elif signature.op is Op.ALL_GATHER and torch.is_grad_enabled():
+            self.exchanged.gathers(arguments[1], caller, site)
 
     def take_awaited(self, caller: FrameType | None) -> Awaited | None:
         """The blocking call that this function made last, if nobody has waited for it yet."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from ddpdoctor.deliveries import LoaderEpoch, RandomStates, StreamedSamples
+from ddpdoctor.deliveries import Evaluated, LoaderEpoch, RandomStates, StreamedSamples
 from ddpdoctor.events import (
     ClockOffset,
     DrawnIndices,
@@ -65,6 +65,9 @@ class FactsFile:
 
     def random(self, states: RandomStates) -> None:
         self._write("random", states)
+
+    def evaluated(self, evaluated: Evaluated) -> None:
+        self._write("evaluated", evaluated)
 
     def process(self, process: Process) -> None:
         """Device, limits, network and command line; what the header has is not repeated."""

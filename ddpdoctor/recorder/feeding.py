@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ddpdoctor.events import LoaderInfo
-from ddpdoctor.recorder.drawn import DrawnEpoch
+from ddpdoctor.recorder.drawn import DrawnEpoch, Indices
 from ddpdoctor.recorder.passes import Pass
 from ddpdoctor.recorder.phases import Phases
 from ddpdoctor.recorder.streamed import Stream
@@ -39,7 +39,15 @@ class Iteration:
     trains: bool = False
     ended: bool = False
     batches: int = 0  # delivered and not judged yet
+    evaluated: int | None = 0  # samples drawn without gradients; None: not known of all
     spans: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_SPANS_KEPT))
+
+    def evaluates(self, indices: Indices | None) -> None:
+        """A batch that was drawn without gradients."""
+        if self.evaluated is None or indices is None:
+            self.evaluated = None
+        else:
+            self.evaluated += len(indices)
 
     @property
     def over(self) -> bool:

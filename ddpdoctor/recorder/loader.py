@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.join import Join
 from torch.utils.data import DataLoader
 
+from ddpdoctor.deliveries import Evaluated
 from ddpdoctor.events import Held, LoaderInfo, Phase
 from ddpdoctor.recorder import _torch_private as private
 from ddpdoctor.recorder.callsite import CallSites
@@ -50,6 +51,7 @@ class LoaderHooks:
         self._current: dict[int, Iteration] = {}  # by loader; an ended iterator is soon freed
         self._starting: list[list[Indices | None]] = []  # drawn so far within each `__iter__`
         self._holdings: dict[object, dict[str, Held]] = {}  # by the key of the loader
+        self._evaluated: set[object] = set()  # keys of loaders
         self._looks = RandomLooks()
         self._joins = 0  # `Join` contexts that are open
         self._patched: list[tuple[type, str, Any]] = []
@@ -206,6 +208,8 @@ class LoaderHooks:
         if iteration.ended:
             iteration.passing.ends(self._phases.sync)
             self._write_pass(iteration)
+            if iteration.evaluated:
+                self._was_evaluated(iteration.loader, iteration.evaluated)
 
     def _delivered(self, iterator: Any, batch: Any, span: int, began: int) -> None:
         self._end(span)
@@ -215,7 +219,7 @@ class LoaderHooks:
         if torch.is_grad_enabled():
             self._delivered_with_gradients(iteration, batch)
         else:
-            iteration.drawn.delivers(batch, counts=False)
+            iteration.evaluates(iteration.drawn.delivers(batch, counts=False))
         self._took(iteration, span, began, batch=True)
         if iteration.number is not None and iteration.drawn.write_is_due():
             self._write(iteration)
@@ -234,6 +238,14 @@ class LoaderHooks:
         self._looks.delivered(iteration)
         if passing.batches >= _WRITTEN_FROM and passing.is_power_of_two:
             self._write_pass(iteration)
+
+    def _was_evaluated(self, info: LoaderInfo, samples: int) -> None:
+        """The loader was gone through without gradients; told once of each that splits its data."""
+        known = len(self._evaluated)
+        if info.sampler_replicas is None or known >= LOADERS_KEPT or _key(info) in self._evaluated:
+            return
+        self._evaluated.add(_key(info))
+        self._facts.evaluated(Evaluated(replace(info, loader=known), samples))
 
     def _begins_training(self, iteration: Iteration) -> None:
         """Number its loader, and count the epoch."""

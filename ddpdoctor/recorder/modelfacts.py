@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import Any, Final
@@ -24,21 +24,21 @@ from ddpdoctor.modelevents import (
     ChangeKind,
     EvaluationSample,
     FailureKind,
+    Loss,
     ModelChange,
     ModelFact,
     ModelSample,
     NonFinite,
-    Rescaled,
+    Summed,
     Unsynced,
 )
 from ddpdoctor.recorder import _torch_private as private
 from ddpdoctor.recorder import checksums, modellook
-from ddpdoctor.recorder.batchruns import BatchRuns
 from ddpdoctor.recorder.callsite import CallSites
+from ddpdoctor.recorder.losslook import LossLooks
 from ddpdoctor.recorder.modelfailure import failure_of, uncaught
-from ddpdoctor.recorder.modellook import Schedule, Use
+from ddpdoctor.recorder.modellook import Use
 from ddpdoctor.recorder.modelshape import (
-    Shape,
     first_tensor,
     optimizer_info,
     rates,
@@ -46,7 +46,9 @@ from ddpdoctor.recorder.modelshape import (
     shape_of_rest,
     text,
 )
+from ddpdoctor.recorder.modelstate import Trained
 from ddpdoctor.recorder.phases import Phases
+from ddpdoctor.recorder.rescaling import Reduced
 
 # A gradient that is not finite mostly leaves the weights so, and is seen a few steps later, too.
 ALL_LOOKED_AT: Final = 256  # reductions from the first one on
@@ -56,45 +58,6 @@ _MOST_NON_FINITE: Final = 64  # that are told one by one; then each whose number
 _NAMES_SHOWN: Final = 16
 _WATCHED_AFTER: Final = 1000  # reductions after one that was not finite, each looked at
 _MOST_EVALUATIONS: Final = 512
-_RATIOS: Final = 8  # gradients that are compared before and after
-
-
-@dataclass(eq=False)
-class _Model:
-    """One model and what has come of it so far."""
-
-    shape: Shape
-    schedule: Schedule = field(default_factory=Schedule)
-    sync: int = 0
-    forwards: int = 0
-    optimizer_steps: int = 0
-    sync_at_step: int = 0
-    forwards_at_sync: int = 0
-    forwards_at_step: int = 0
-    rates: tuple[float, ...] = ()
-    use: Use | None = None
-    output: bool | None = None  # whether the gradient by it is finite
-    samples: int = 0
-    elements: int = 0
-    changed: set[str] = field(default_factory=set)
-    watch_until: int = -1
-    non_finite: int = 0
-    scans: int = 0
-    pending: NonFinite | None = None
-    steps_at_pending: int = 0
-    unsynced: Unsynced | None = None
-    evaluations: int = 0
-    evaluated_at: int = -1
-    evaluated_wrapped: bool = False
-    reduced: tuple[tuple[torch.Tensor, float], ...] = ()  # gradients and their sizes
-    batches: BatchRuns = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.batches = BatchRuns(self.schedule.is_due)
-
-    @property
-    def number(self) -> int:
-        return self.shape.info.model
 
 
 class Models:
@@ -106,21 +69,27 @@ class Models:
         self._write = write
         self._phases = phases
         self._sites = sites
-        self._models: weakref.WeakKeyDictionary[DistributedDataParallel, _Model]
+        self._models: weakref.WeakKeyDictionary[DistributedDataParallel, Trained]
         self._models = weakref.WeakKeyDictionary()
-        self._optimizers: weakref.WeakKeyDictionary[Optimizer, tuple[_Model, ...]]
+        self._optimizers: weakref.WeakKeyDictionary[Optimizer, tuple[Trained, ...]]
         self._optimizers = weakref.WeakKeyDictionary()
         self._optimizer_numbers: weakref.WeakKeyDictionary[Optimizer, int]
         self._optimizer_numbers = weakref.WeakKeyDictionary()
         self._optimizers_seen = 0
         self._numbers = 0
         self._failures: set[FailureKind] = set()
+        self._losses = LossLooks(sites)
+        self._in_backward: list[Trained] = []
+        self.awaits_backward = False  # a model had a forward in training, and no backward since
+        self._due: set[int] = set()  # models whose next reduction is to be looked at
+        self._reduced: dict[int, Reduced] = {}  # by a look, until the optimizer's step
 
     def add(self, model: DistributedDataParallel) -> None:
         if self._numbers >= MOST_MODELS:
             return
-        own = self._models[model] = _Model(shape_of(model, self._numbers))
+        own = self._models[model] = Trained(shape_of(model, self._numbers))
         self._numbers += 1
+        self._due.add(own.number)
         self._optimizers.clear()
         self._write(own.shape.info)
 
@@ -131,6 +100,7 @@ class Models:
             return
         self._settle(own)
         own.forwards += 1
+        self.awaits_backward = True
         tensor = first_tensor(inputs, kwargs)
         if tensor is not None:
             own.samples += tensor.shape[0]
@@ -150,16 +120,41 @@ class Models:
         own.evaluations += 1
         self._write(EvaluationSample(own.number, own.sync, buffers, wrapped))
 
+    def set_to_evaluate(self, model: DistributedDataParallel) -> None:
+        if self._phases.on_training_thread():
+            self.evaluates(model, wrapped=False)
+
+    def backward_called(self, roots: Any, gradients: Any, frame: FrameType | None) -> None:
+        """Before any backward: of a loss, or one that runs within the backward of a model."""
+        for own in self._in_backward:
+            own.nested += 1
+        if self._in_backward or not self._phases.switch.on:
+            return
+        if self._due and self._phases.on_training_thread():
+            self._losses.look(roots, gradients, frame, self._models)
+
     def backward_begins(self, model: DistributedDataParallel, gradient: torch.Tensor) -> None:
         own = self._models.get(model)
         if own is None or not self._phases.switch.on:
             return
+        self._in_backward.append(own)
+        own.nested = 0
         sync = own.sync + 1
         looks = sync <= max(ALL_LOOKED_AT, own.watch_until) or sync % LOOKED_AT_EVERY == 0
         own.output = checksums.is_finite(gradient) if looks else None
-        own.use = None
+        own.use = own.loss = None
         if own.schedule.is_due(sync):
             own.use = Use(model, own.shape)
+            own.loss = self._losses.seen
+            own.accumulated = (
+                own.sync > 0
+                and own.steps_at_sync == own.optimizer_steps
+                and modellook.has_set_gradient(own.shape)
+            )
+
+    def backward_failed(self) -> None:
+        """An exception ended it."""
+        self._in_backward.clear()
 
     def backward_computed(self, model: DistributedDataParallel) -> None:
         own = self._models.get(model)
@@ -167,13 +162,20 @@ class Models:
             own.use.computed(model)
 
     def backward_ends(self, model: DistributedDataParallel, *, synced: bool) -> None:
+        self._in_backward.clear()
+        self._losses.drop()
+        self.awaits_backward = False
         own = self._models.get(model)
         if own is None:
             return
         if not synced:
             own.output = None
+            own.unreduced += 1
             return
         own.sync += 1
+        (self._due.add if own.schedule.is_due(own.sync + 1) else self._due.discard)(own.number)
+        own.unreduced = 0
+        own.late_no_sync += not model.require_backward_grad_sync
         if not self._phases.switch.on:  # counted, so that ranks go on to count alike
             own.samples = own.elements = 0
             own.forwards_at_sync, own.output = own.forwards, None
@@ -188,12 +190,30 @@ class Models:
             self._found_non_finite(own, bad)
         own.output = None
         self._count_batch(own, due=due)
-        own.forwards_at_sync = own.forwards
+        own.forwards_at_sync, own.steps_at_sync = own.forwards, own.optimizer_steps
 
     def optimizer_begins(self, optimizer: Optimizer) -> None:
         for own in self._held_by(optimizer):
-            if own.reduced:
-                self._compare_with_reduced(own)
+            reduced = self._reduced.pop(own.number, None)
+            if reduced is not None:
+                for fact in reduced.facts(own.forwards - own.forwards_at_step):
+                    self._write(fact)
+
+    def sum_in_step(self, summed: Summed) -> bool:
+        """Numbers that are summed between a reduction that is looked at and the step.
+
+        Whether they are: then they are told with what becomes of the gradients until the step.
+        """
+        return any(reduced.adds(summed) for reduced in self._reduced.values())
+
+    @property
+    def steps_next(self) -> bool:
+        """Whether a reduction was looked at, and its step is still to come."""
+        return bool(self._reduced)
+
+    @property
+    def reductions(self) -> int:
+        return self._phases.sync
 
     def optimizer_ends(self, optimizer: Optimizer, frame: FrameType | None) -> None:
         """The outermost step ended; a closure may have run backward within it."""
@@ -203,9 +223,12 @@ class Models:
                 own.rates = rates(optimizer)
             if own.shape.info.name == "":
                 self._sample_rest(own)
-            elif own.sync == own.sync_at_step and modellook.has_gradient(own.shape):
+            elif (own.sync == own.sync_at_step or own.unreduced) and modellook.has_gradient(
+                own.shape
+            ):
                 self._step_without_reduction(own, frame)
             own.sync_at_step, own.forwards_at_step = own.sync, own.forwards
+            own.unreduced = 0
 
     def failed(self, error: BaseException, here: Site | None = None) -> None:
         """An error that ends a forward, or the training; told once if a model was misused."""
@@ -224,14 +247,14 @@ class Models:
             self._settle(own)
             self._write_runs(own)
 
-    def _settle(self, own: _Model) -> None:
+    def _settle(self, own: Trained) -> None:
         """What was left open until the next step of the training is known by now."""
         if own.pending is not None:
             stepped = own.optimizer_steps > own.steps_at_pending
             self._write(replace(own.pending, stepped=stepped))
             own.pending = None
 
-    def _sample(self, own: _Model, model: DistributedDataParallel) -> bool:
+    def _sample(self, own: Trained, model: DistributedDataParallel) -> bool:
         """Take a look; whether it saw a gradient that is not finite."""
         shape = own.shape
         self._tell_communication_hook(own, model)
@@ -246,21 +269,23 @@ class Models:
             own.number, own.sync, self._phases.step, own.forwards, own.optimizer_steps,
             modellook.values(some, own.sync), modellook.gradients(some, own.sync),
             looked_at, unused, unreduced, self._local_buffers(own, model), own.rates,
+            own.accumulated, own.late_no_sync, own.nested,
         )  # fmt: skip
         self._write(sample)
+        if own.loss is not None:
+            forwards = own.forwards - own.forwards_at_sync
+            self._write(Loss(own.number, own.sync, forwards, own.loss.terms, own.loss.site))
         self._tell_changes(own, modellook.changes(some))
-        reduced = sample.gradients
-        sizes = zip(reduced.tensors[:_RATIOS], reduced.sizes[:_RATIOS], strict=True)
-        own.reduced = tuple((shape.parameters[place].tensor, size) for place, size in sizes if size)
-        return None in reduced.sizes
+        self._reduced[own.number] = Reduced(shape, sample)
+        return None in sample.gradients.sizes
 
-    def _local_buffers(self, own: _Model, model: DistributedDataParallel) -> Any:
+    def _local_buffers(self, own: Trained, model: DistributedDataParallel) -> Any:
         """Buffers that DDP does not send from rank 0; those that it does differ in between."""
         if model.broadcast_buffers:
             return checksums.digests((), 0)
         return modellook.values(modellook.chosen(own.shape.buffers, own.sync), own.sync)
 
-    def _tell_communication_hook(self, own: _Model, model: DistributedDataParallel) -> None:
+    def _tell_communication_hook(self, own: Trained, model: DistributedDataParallel) -> None:
         """It may have been registered after the model was wrapped."""
         hooks = private.communication_hooks(model)
         arguments = own.shape.info.arguments
@@ -268,7 +293,7 @@ class Models:
             arguments["communication hook"] = text(", ".join(hooks))
             self._write(own.shape.info)
 
-    def _tell_changes(self, own: _Model, changes: Iterable[tuple[ChangeKind, str]]) -> None:
+    def _tell_changes(self, own: Trained, changes: Iterable[tuple[ChangeKind, str]]) -> None:
         names: dict[ChangeKind, list[str]] = {}
         for kind, name in changes:
             if name not in own.changed:
@@ -278,7 +303,7 @@ class Models:
             shown = tuple(found[:_NAMES_SHOWN])
             self._write(ModelChange(own.number, own.sync, kind, shown, len(found)))
 
-    def _found_non_finite(self, own: _Model, reduced: bool | None) -> None:
+    def _found_non_finite(self, own: Trained, reduced: bool | None) -> None:
         output = None if own.output is None else not own.output
         self._settle(own)
         own.non_finite += 1
@@ -299,35 +324,24 @@ class Models:
         )  # fmt: skip
         own.steps_at_pending = own.optimizer_steps
 
-    def _count_batch(self, own: _Model, *, due: bool) -> None:
+    def _count_batch(self, own: Trained, *, due: bool) -> None:
         size = (own.samples, own.elements, own.forwards - own.forwards_at_sync)
         own.samples = own.elements = 0
         if own.batches.count(own.sync, size) or due:
             self._write_runs(own)
 
-    def _write_runs(self, own: _Model) -> None:
+    def _write_runs(self, own: Trained) -> None:
         runs = own.batches.take()
         if runs:
             self._write(Batches(own.number, runs))
 
-    def _compare_with_reduced(self, own: _Model) -> None:
-        """What the gradients have been multiplied by since they were reduced."""
-        places = range(len(own.reduced))
-        before = [size for _, size in own.reduced]
-        now = checksums.digests(((place, own.reduced[place][0].grad) for place in places), own.sync)
-        ratios = [size / before[place]
-                  for place, size in zip(now.tensors, now.sizes, strict=True) if size]  # fmt: skip
-        own.reduced = ()
-        if ratios:
-            forwards = own.forwards - own.forwards_at_step
-            self._write(Rescaled(own.number, own.sync, forwards, tuple(ratios)))
-
-    def _step_without_reduction(self, own: _Model, frame: FrameType | None) -> None:
+    def _step_without_reduction(self, own: Trained, frame: FrameType | None) -> None:
         last = own.unsynced
         step = own.optimizer_steps
         if last is None:
             site = self._sites.site(frame)
-            last = Unsynced(own.number, step, own.sync, 0, 0, step, site)
+            partly = own.sync != own.sync_at_step
+            last = Unsynced(own.number, step, own.sync, 0, 0, step, site, partly=partly)
         steps = last.steps + 1
         forwards = last.forwards + own.forwards - own.forwards_at_step
         own.unsynced = replace(last, steps=steps, forwards=forwards, optimizer_steps=step)
@@ -340,7 +354,7 @@ class Models:
             )
             self._write(own.unsynced)
 
-    def _sample_rest(self, own: _Model) -> None:
+    def _sample_rest(self, own: Trained) -> None:
         """Parameters outside all wrapped models, as the optimizer's step left them."""
         own.sync += 1
         if own.schedule.is_due(own.sync):
@@ -350,14 +364,14 @@ class Models:
                 modellook.values(some, own.sync), modellook.gradients(some, own.sync),
             ))  # fmt: skip
 
-    def _held_by(self, optimizer: Optimizer) -> tuple[_Model, ...]:
+    def _held_by(self, optimizer: Optimizer) -> tuple[Trained, ...]:
         """The models whose parameters an optimizer holds, and the rest of it as a model."""
         held = self._optimizers.get(optimizer)
         return held if held is not None else self._learn(optimizer)
 
-    def _learn(self, optimizer: Optimizer) -> tuple[_Model, ...]:
+    def _learn(self, optimizer: Optimizer) -> tuple[Trained, ...]:
         owners = {id(p): own for model, own in self._models.items() for p in model.parameters()}
-        found: dict[_Model, None] = {}
+        found: dict[Trained, None] = {}
         rest: list[torch.Tensor] = []
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -376,7 +390,7 @@ class Models:
                 self._write(optimizer_info(optimizer, number, numbers, len(rest)))
             if rest:
                 reduced_over = models[0].shape.info.group
-                models += (_Model(shape_of_rest(rest, self._numbers, reduced_over)),)
+                models += (Trained(shape_of_rest(rest, self._numbers, reduced_over)),)
                 self._numbers += 1
                 self._write(models[-1].shape.info)
         self._optimizers[optimizer] = models

@@ -71,6 +71,12 @@ def has_gradient(shape: Shape) -> bool:
     return any(watched.tensor.grad is not None for watched in shape.parameters)
 
 
+def has_set_gradient(shape: Shape) -> bool:
+    """Whether one of a few gradients is not zero."""
+    some = [w.tensor.grad for w in shape.parameters if w.tensor.grad is not None][:_SOME]
+    return any(checksums.any_is_set(gradient) for gradient in some)
+
+
 def some_gradient_is_not_finite(shape: Shape) -> bool:
     """Of a few of them: what is not finite anywhere seldom leaves the others alone."""
     some = [w.tensor.grad for w in shape.parameters if w.tensor.grad is not None][:_SOME]

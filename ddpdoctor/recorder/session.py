@@ -24,6 +24,7 @@ from ddpdoctor.recorder.clocksync import ClockSync
 from ddpdoctor.recorder.collectives import Collectives
 from ddpdoctor.recorder.end_report import print_end_report
 from ddpdoctor.recorder.ending import Ending
+from ddpdoctor.recorder.exchanged import Exchanged
 from ddpdoctor.recorder.facts import FactsFile
 from ddpdoctor.recorder.guard import Guard
 from ddpdoctor.recorder.launchwatch import LaunchWatch
@@ -41,6 +42,7 @@ from ddpdoctor.recorder.stalls import StallWatch
 from ddpdoctor.recorder.switch import ControlFile, RecordingSwitch
 from ddpdoctor.recorder.timers import DeviceTimedFile, timed
 from ddpdoctor.recorder.training import TrainingHooks
+from ddpdoctor.recorder.usercalls import UserCalls
 from ddpdoctor.recorder.waits import Waits
 from ddpdoctor.recorder.writer import RankFile
 from ddpdoctor.schedule import CONTROL_FILE, FIRST_STEP, Schedule, Switch
@@ -78,6 +80,8 @@ class Recorder:
         self._collectives = Collectives(self._timed, self._facts, self._phases, self._sites, guard)
         self._waits = Waits(self._phases, self._collectives, self._sites, guard)
         self._models = Models(self._facts.model, self._phases, self._sites)
+        self._collectives.exchanged = Exchanged(self._models, self._facts.model, self._sites)
+        self._calls = UserCalls(self._models, guard)
         self._training = TrainingHooks(
             self._phases, self._collectives, self._models, self._sites, guard
         )
@@ -109,6 +113,7 @@ class Recorder:
             members = tuple(dist.get_process_group_ranks(model.process_group))
             self._facts.ddp(GroupInfo(private.group_key(model.process_group), members))
             self._models.add(model)
+            self._calls.add(model)
         self._training.add(model)
         self._launch.begin(model)
 
@@ -152,6 +157,7 @@ class Recorder:
             last_first.callback(self._waits.remove)
             last_first.callback(self._loaders.remove)
             last_first.callback(self._training.remove)
+            last_first.callback(self._calls.remove)
             last_first.callback(self._ending.remove)
             last_first.callback(self._ending.note_if_none)
         self.guard.active = False

@@ -111,6 +111,7 @@ class TrainingHooks:
             return  # an evaluation beside the training
         if self._in_backward:  # an exception ended it
             self._in_backward = {}
+            self.learning.backward_failed()
             self.collectives.backward_ended(0)
         if self._optimizers:
             self._drop_failed_optimizer_steps(frame)
@@ -139,7 +140,7 @@ class TrainingHooks:
         if known is None:
             return
         self._phases.end(self._forward)
-        if not model.training:
+        if not (model.training and model.module.training):
             self.learning.evaluates(model, wrapped=True)
         if not torch.is_grad_enabled():
             return
@@ -149,8 +150,8 @@ class TrainingHooks:
                 tensor.register_hook(known.output_hook)  # type: ignore[no-untyped-call]
 
     def set_to_evaluate(self, model: DistributedDataParallel) -> None:
-        if model in self._models and self._phases.on_training_thread():
-            self.learning.evaluates(model, wrapped=False)
+        if model in self._models:
+            self.learning.set_to_evaluate(model)
 
     def _hook_of_outputs(self, model: DistributedDataParallel) -> Any:
         """One for each model: to keep the compiler out of a new function takes longer than it."""

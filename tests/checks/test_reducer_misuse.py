@@ -84,3 +84,30 @@ def test_an_error_with_several_models_is_told_once() -> None:
 
 def test_a_model_that_stays_as_it_was_is_clean() -> None:
     assert result_of("DD509", trained()).outcome is Outcome.CLEAN
+
+
+def test_backwards_within_the_backward_explain_gradients_that_differ() -> None:
+    run = trained(gradients=apart(1, places=(2,)), parameters=apart(2), nested=lambda r, s: 2)
+
+    (finding,) = result_of("DD509", run).findings
+
+    assert found(run) == {"DD509"}
+    assert finding.severity is Severity.ERROR
+    assert "(last.weight), and backwards ran within its backward" in finding.message
+    assert "use_reentrant=False" in finding.fix
+    assert finding.evidence[0].value == 2
+
+
+@pytest.mark.parametrize(
+    ("nested", "hook"), [(0, None), (1, None), (2, "my_hook")], ids=["none", "one", "hook"]
+)
+def test_what_else_makes_gradients_differ_is_another_finding(nested: int, hook: str | None) -> None:
+    """One checkpoint alone, or a communication hook, which may be the cause."""
+    info = model_info(arguments={"communication hook": hook} if hook else {})
+    run = trained(gradients=apart(1), nested=lambda r, s: nested, info=lambda rank: info)
+
+    assert found(run) == {"DD502"}
+
+
+def test_reentrant_checkpointing_of_layers_that_pass_once_is_healthy() -> None:
+    assert found(trained(nested=lambda r, s: 12)) == set()

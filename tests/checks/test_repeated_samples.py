@@ -11,6 +11,7 @@ import pytest
 
 from ddpdoctor.analysis import overlap
 from ddpdoctor.checks import Outcome
+from ddpdoctor.deliveries import Evaluated
 from ddpdoctor.events import INDEX_ITSELF, GroupInfo, Site
 from ddpdoctor.findings import Confidence, Severity
 from ddpdoctor.tracefile import Run
@@ -280,3 +281,38 @@ def test_many_ranks_with_a_part_each_are_clean() -> None:
     run = run_with([range(100 * rank, 100 * rank + 100) for rank in range(200)])
 
     assert result_of("DD302", run).outcome is Outcome.CLEAN
+
+
+def evaluated(samples: Sequence[int], length: int, **changes: object) -> Run:
+    """Each rank went through a loader of evaluation and drew so many samples."""
+
+    def add(trace):
+        info = own_loader(trace, dataset_length=length, **{"sampler_replicas": 3} | changes)
+        return replace(trace, evaluated=(Evaluated(info, samples[trace.info.rank]),))
+
+    return with_ranks(healthy(len(samples)), add)
+
+
+def test_padding_of_an_evaluation_is_a_hint() -> None:
+    (finding,) = result_of("DD302", evaluated([4, 4, 4], 10)).findings
+
+    assert finding.severity is Severity.INFO
+    assert "2 of 12 samples that the ranks evaluate are duplicates: 10 samples" in finding.message
+    assert "Leave the padding out" in finding.fix
+    assert finding.culprits == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("samples", "length", "changes"),
+    [
+        ([4, 4, 4], 12, {}),
+        ([4, 3, 3], 10, {}),  # a sampler that does not fill up
+        ([10, 10, 10], 10, {}),  # each evaluates all
+        ([334, 334, 334], 1000, {}),  # too little to move a score
+        ([4, 4], 10, {}),  # of a rank that did not record it
+        ([4, 4, 4], 10, {"sampler_rank": 0}),
+    ],
+    ids=["even", "unpadded", "whole", "little", "missing", "one share"],
+)
+def test_evaluations_without_padding_worth_telling(samples, length: int, changes) -> None:
+    assert result_of("DD302", evaluated(samples, length, **changes)).findings == ()

@@ -54,6 +54,20 @@ def test_no_sync_around_the_forward_alone() -> None:
     assert "Leave `no_sync` before the last forward" in finding.fix
 
 
+def test_no_sync_that_begins_after_the_forward_reduces_a_part_only() -> None:
+    run = with_facts(
+        trained(parameters=apart(2)),
+        lambda rank: [bypassed(rank, apart(since=0), forwards=128, partly=True)],
+    )
+
+    (finding,) = result_of("DD508", run).findings
+
+    assert found(run) == {"DD508"}
+    assert "were reduced in part only, from optimizer step 1 on" in finding.message
+    assert "no_sync was on in the last of their forwards" in finding.message
+    assert "the last forward of an accumulation" in finding.fix
+
+
 def test_gradients_that_the_script_reduces_by_itself_are_healthy() -> None:
     run = with_facts(trained(), lambda rank: [bypassed(rank, same)])
 

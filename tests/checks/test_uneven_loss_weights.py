@@ -9,10 +9,10 @@ import pytest
 
 from ddpdoctor.checks import Outcome
 from ddpdoctor.findings import Confidence, Severity
-from ddpdoctor.modelevents import Batches, BatchRun
+from ddpdoctor.modelevents import Batches, BatchRun, Loss, LossTerm
 from ddpdoctor.tracefile import Run
 from tests.builders import result_of
-from tests.model_builders import trained
+from tests.model_builders import LOOKS, trained, with_facts
 
 Size = Callable[[int, int], int]  # of rank and reduction
 
@@ -86,3 +86,70 @@ def test_batches_without_samples_are_left_out() -> None:
     run = job(lambda rank, sync: 0 if rank and sync % 2 else 8)
 
     assert result_of("DD507", run).outcome is Outcome.CLEAN
+
+
+def averaging(run: Run, tokens: Size, factor: Callable[[int, int], float] | None = None) -> Run:
+    """The run with the losses that were looked at: means of so many tokens."""
+
+    def facts(rank: int) -> list[Loss]:
+        return [
+            Loss(0, sync, 1, (LossTerm(
+                "NllLossBackward0", (factor(rank, sync),) if factor else (), tokens(rank, sync),
+                True,
+            ),))
+            for sync in LOOKS
+        ]  # fmt: skip
+
+    return with_facts(run, facts)
+
+
+def test_a_token_weighs_more_on_a_rank_with_fewer() -> None:
+    lengths = (10, 90)
+    run = job(lambda rank, sync: 8, length=lambda rank, sync: lengths[rank])
+
+    (finding,) = result_of("DD507", averaging(run, lambda r, s: 8 * lengths[r])).findings
+
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.LIKELY)
+    assert finding.culprits == (0,)
+    assert "80 on rank 0, 720 on rank 1" in finding.message
+    assert "one on rank 0 counts 9.0 times as much as one on rank 1" in finding.message
+    assert "tokens of all ranks" in finding.fix
+
+
+def test_padding_that_the_loss_ignores_is_seen_behind_equal_shapes() -> None:
+    run = averaging(job(lambda rank, sync: 8), lambda rank, sync: (40, 400)[rank])
+
+    (finding,) = result_of("DD507", run).findings
+
+    assert "counts 10.0 times" in finding.message
+
+
+def test_a_loss_that_is_divided_by_all_ranks_tokens_is_healthy() -> None:
+    """Whatever the sizes of batches and their lengths."""
+    tokens = lambda rank, sync: (80, 720)[rank]
+    run = averaging(
+        job(lambda rank, sync: (8, 72)[rank]), tokens, lambda r, s: 2 * tokens(r, s) / 800
+    )
+
+    assert result_of("DD507", run).outcome is Outcome.CLEAN
+
+
+def test_lengths_that_differ_by_chance_favour_no_rank() -> None:
+    draw = random.Random(0)
+    run = averaging(
+        job(lambda rank, sync: 8, length=lambda rank, sync: draw.randint(10, 90)),
+        lambda rank, sync: 8 * draw.randint(30, 70),
+    )
+
+    assert result_of("DD507", run).outcome is Outcome.CLEAN
+
+
+def test_ranks_that_take_turns_are_a_hint() -> None:
+    run = averaging(
+        job(lambda rank, sync: 8), lambda rank, sync: (80, 400)[(rank + sync.bit_length()) % 2]
+    )
+
+    (finding,) = result_of("DD507", run).findings
+
+    assert (finding.severity, finding.culprits) == (Severity.INFO, ())
+    assert "5.0 times" in finding.message

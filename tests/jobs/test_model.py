@@ -11,25 +11,33 @@ from tests.launching import PROGRAMS, finish, torchrun
 
 pytestmark = pytest.mark.job
 
-OF_MODELS = ("DD405", *(f"DD{number}" for number in range(501, 511)))
+OF_MODELS = ("DD204", "DD405", *(f"DD{number}" for number in range(501, 511)))
 # Class of each model in the program, the one check that finds something of it, and its culprits.
 EXPECTED = {
     "LoadsOnRank0": ("DD501", [0, 1]),
     "SkipsStep": ("DD501", [0]),
-    "ReentrantTwice": ("DD502", [0, 1]),
+    "ReentrantTwice": ("DD509", [0, 1]),
     "DropsLayer": ("DD503", [1]),
     "NeverUsesLast": ("DD503", [0, 1]),
     "EvaluatesInside": ("DD504", [0, 1]),
+    "EvaluatesWithin": ("DD504", [0, 1]),
     "BadBatch": ("DD505", [1]),
     "SwallowsError": ("DD506", [1]),
     "of the 8 batches that each got by the end of epoch 0": ("DD506", [1]),
     "UnevenBatches": ("DD507", [0]),
+    "UnevenTokens": ("DD507", [0]),
     "CallsInside": ("DD508", [0, 1]),
     "NoSyncForward": ("DD508", [0, 1]),
+    "LateNoSync": ("DD508", [0, 1]),
+    "NoSyncInVain": ("DD204", []),
     "CastAfterwards": ("DD508", [0, 1]),
     "parameters of the optimizer": ("DD508", [0, 1]),
     "Unfreezes": ("DD509", [0, 1]),
     "SumsAgain": ("DD510", [0, 1]),
+    "TimesRanks": ("DD510", [0, 1]),
+    "a number that is the same on ranks 0 and 1 is summed over them": ("DD510", [0, 1]),
+    "a tensor of 8x4 that requires a gradient is gathered": ("DD510", [0, 1]),
+    "a total is summed over ranks 0 and 1 in place": ("DD510", [0, 1]),
     "OtherRate": ("DD405", [0, 1]),
     "OtherOrder": ("DD405", [0, 1]),
 }

@@ -4,6 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 from torch.utils.checkpoint import checkpoint
 
@@ -212,9 +213,92 @@ def frozen_then_evaluated_on_rank_0() -> None:
             model.train()
 
 
+def with_metrics() -> None:
+    """Sums of a loss, of counts and of a norm that was clipped by before, and a total's copy."""
+    model = ddpdoctor.wrap(Net())
+    optimizer = sgd(model)
+    total = torch.zeros(1, dtype=torch.float64)
+    for step in range(3 * STEPS):
+        optimizer.zero_grad()
+        loss = model(batch(step)).square().mean()
+        loss.backward()
+        norm = clip_grad_norm_(model.parameters(), 0.01)
+        mean = torch.stack([norm.detach(), loss.detach()])
+        for number in (mean, norm, torch.tensor([8.0])):
+            dist.all_reduce(number)
+        optimizer.step()
+        total += 8
+        everyones = total.clone()
+        dist.all_reduce(everyones)
+
+
+def weighted_by_all_samples() -> None:
+    """Batches of different sizes, and a loss that is divided by the samples of all ranks."""
+    model = ddpdoctor.wrap(Net())
+    optimizer = sgd(model)
+    for step in range(STEPS):
+        size = 18 if rank else 2
+        everyones = torch.tensor(float(size))
+        dist.all_reduce(everyones)
+        optimizer.zero_grad()
+        output = model(batch(step, size))
+        loss = cross_entropy(output, torch.zeros(size, dtype=torch.long), reduction="sum")
+        (loss * dist.get_world_size() / everyones).backward()
+        optimizer.step()
+
+
+class _Gathered(torch.autograd.Function):
+    """An all_gather with a gradient, as torch.distributed.nn has one."""
+
+    @staticmethod
+    def forward(ctx, features):
+        everyones = [torch.zeros_like(features) for _ in range(dist.get_world_size())]
+        dist.all_gather(everyones, features)
+        return torch.cat(everyones)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        dist.all_reduce(gradient)
+        return gradient.chunk(dist.get_world_size())[rank]
+
+
+def contrasting() -> None:
+    """Features are gathered with a gradient, detached, and within no_grad for a queue."""
+    model = ddpdoctor.wrap(Net())
+    optimizer = sgd(model)
+    queue = [torch.zeros(8, 4) for _ in range(dist.get_world_size())]
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        features = model(batch(step))
+        dist.all_gather(queue, features.detach())
+        with torch.no_grad():
+            dist.all_gather(queue, features)
+        (features @ _Gathered.apply(features).t()).logsumexp(1).mean().backward()
+        optimizer.step()
+
+
+class Reentrant(Net):
+    """Each layer passes one reentrant checkpoint."""
+
+    def forward(self, x):
+        x = checkpoint(self.first, x.requires_grad_(), use_reentrant=True)
+        return checkpoint(self.last, torch.relu(x), use_reentrant=True)
+
+
+def evaluated_by_the_wrapped_model() -> None:
+    """Although it is the module within that is set to evaluate."""
+    model = ddpdoctor.wrap(nn.Sequential(nn.BatchNorm1d(8), Reentrant()))
+    train(model, sgd(model))
+    model.module.eval()
+    with torch.no_grad():
+        model(batch(0))
+    model.module.train()
+
+
 CONTROLS = (
     plain, accumulating, with_batch_norm, scaled, branching, checkpointed, compressed, two_models,
-    head_by_hand, with_closure, odd, frozen_then_evaluated_on_rank_0,
+    head_by_hand, with_closure, odd, frozen_then_evaluated_on_rank_0, with_metrics,
+    weighted_by_all_samples, contrasting, evaluated_by_the_wrapped_model,
 )  # fmt: skip
 
 

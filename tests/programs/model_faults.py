@@ -9,6 +9,7 @@ import sys
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -72,7 +73,7 @@ class SkipsStep(Net):
 
 
 class ReentrantTwice(Net):
-    """DD502: a layer passes two reentrant checkpoints, and its gradient is reduced too early."""
+    """DD509: a layer passes two reentrant checkpoints, and its gradient is reduced too early."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,6 +148,19 @@ class EvaluatesInside(Net):
         model.train()
 
 
+class EvaluatesWithin(EvaluatesInside):
+    """DD504: the same, and it is the module within that is set to evaluate."""
+
+    @classmethod
+    def run(cls) -> None:
+        model = ddpdoctor.wrap(cls())
+        train(model, sgd(model))
+        model.module.eval()
+        with torch.no_grad():
+            model.module(batch(0))
+        model.module.train()
+
+
 class BadBatch(Net):
     """DD505: rank 1 has a NaN in one sample of step 5."""
 
@@ -216,6 +230,21 @@ class UnevenBatches(Net):
             optimizer.step()
 
 
+class UnevenTokens(Net):
+    """DD507: of equally many tokens the loss ignores most on rank 0."""
+
+    @classmethod
+    def run(cls) -> None:
+        model = ddpdoctor.wrap(cls())
+        optimizer = sgd(model)
+        labels = torch.zeros(32, dtype=torch.long)
+        labels[4 if rank == 0 else 28 :] = -100
+        for step in range(20):
+            optimizer.zero_grad()
+            functional.cross_entropy(model(batch(step, 32)), labels).backward()
+            optimizer.step()
+
+
 class CallsInside(Net):
     """DD508: the loss comes from the module within."""
 
@@ -242,6 +271,38 @@ class NoSyncForward(Net):
                 loss = model(batch(step)).square().mean()
             loss.backward()
             optimizer.step()
+
+
+class LateNoSync(Net):
+    """DD508: the last micro-batch is told to reduce after its forward, too late for it."""
+
+    @classmethod
+    def run(cls) -> None:
+        model = ddpdoctor.wrap(cls())
+        optimizer = sgd(model)
+        for micro in range(4 * STEPS):
+            loss = model(batch(micro)).square().mean()
+            model.require_backward_grad_sync = micro % 4 == 3
+            loss.backward()
+            if micro % 4 == 3:
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+class NoSyncInVain(Net):
+    """DD204: no_sync around the backward alone does nothing."""
+
+    @classmethod
+    def run(cls) -> None:
+        model = ddpdoctor.wrap(cls())
+        optimizer = sgd(model)
+        for micro in range(2 * STEPS):
+            loss = model(batch(micro)).square().mean()
+            with model.no_sync():
+                loss.backward()
+            if micro % 2:
+                optimizer.step()
+                optimizer.zero_grad()
 
 
 class CastAfterwards(Net):
@@ -293,6 +354,63 @@ class SumsAgain(Net):
         train(model, sgd(model), before_step=sum_gradients)
 
 
+class TimesRanks(Net):
+    """DD510: the loss is multiplied by the number of ranks."""
+
+    @classmethod
+    def run(cls) -> None:
+        model = ddpdoctor.wrap(cls())
+        optimizer = sgd(model, 0.01)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            loss = model(batch(step)).square().mean() * dist.get_world_size()
+            loss.backward()
+            optimizer.step()
+
+
+class SumsNorm(Net):
+    """DD510: the norm of averaged gradients is summed over the ranks once more."""
+
+    @classmethod
+    def run(cls) -> None:
+        model = ddpdoctor.wrap(cls())
+
+        def clip(_step: int) -> None:
+            total = sum(parameter.grad.square().sum() for parameter in model.parameters())
+            dist.all_reduce(total)
+            for parameter in model.parameters():
+                parameter.grad *= 1e-3 / total.sqrt()
+
+        train(model, sgd(model), before_step=clip)
+
+
+class Gathers(Net):
+    """DD510: features are gathered without a gradient."""
+
+    @classmethod
+    def run(cls) -> None:
+        model = ddpdoctor.wrap(cls())
+        optimizer = sgd(model)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            features = model(batch(step))
+            everyones = [torch.zeros_like(features) for _ in range(dist.get_world_size())]
+            dist.all_gather(everyones, features)
+            (features @ torch.cat(everyones).t()).logsumexp(1).mean().backward()
+            optimizer.step()
+
+
+class Total:
+    """DD510: a total is summed in place."""
+
+    @classmethod
+    def run(cls) -> None:
+        total = torch.zeros(1, dtype=torch.float64)
+        for _ in range(20):
+            total += 8
+            dist.all_reduce(total)
+
+
 class OtherRate(Net):
     """DD405: the learning rate depends on the rank."""
 
@@ -329,9 +447,10 @@ class ReadyTwice(ReentrantTwice):
 
 
 FAULTS = (
-    LoadsOnRank0, SkipsStep, ReentrantTwice, DropsLayer, NeverUsesLast, EvaluatesInside, BadBatch,
-    SwallowsError, DropsBatch, UnevenBatches, CallsInside, NoSyncForward, CastAfterwards,
-    HeadOutside, Unfreezes, SumsAgain, OtherRate, OtherOrder,
+    LoadsOnRank0, SkipsStep, ReentrantTwice, DropsLayer, NeverUsesLast, EvaluatesInside,
+    EvaluatesWithin, BadBatch, SwallowsError, DropsBatch, UnevenBatches, UnevenTokens, CallsInside,
+    NoSyncForward, LateNoSync, NoSyncInVain, CastAfterwards, HeadOutside, Unfreezes, SumsAgain,
+    TimesRanks, SumsNorm, Gathers, Total, OtherRate, OtherOrder,
 )  # fmt: skip
 
 

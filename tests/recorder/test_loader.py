@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, Sampler
 
 from ddpdoctor.events import Flag, Kind, Phase, RunInfo
 from ddpdoctor.recorder.callsite import CallSites
@@ -375,3 +375,45 @@ def test_a_pass_that_was_left_early_does_not_shift_the_next(job: Job) -> None:
     contents = dict(zip(second.indices, second.contents, strict=True))
     assert all(contents[index] == seen for index, seen in zip(first.indices, first.contents,
                                                               strict=True))  # fmt: skip
+
+
+def split(length: int, rank: int = 0) -> DataLoader:
+    """Its part of what three ranks evaluate."""
+    sampler = DistributedSampler(Numbers(length), 3, rank, shuffle=False)
+    return DataLoader(Numbers(length), batch_size=2, sampler=sampler)
+
+
+class Numbers(Dataset):
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(index)
+
+
+def test_a_loader_of_evaluation_is_told_once_with_what_it_drew(job: Job) -> None:
+    for _ in range(3):
+        with torch.no_grad():
+            for batch in split(10):
+                torch.relu(batch)
+
+    (told,) = job.trace().evaluated
+
+    assert (told.samples, told.loader.dataset_length, told.loader.sampler_replicas) == (4, 10, 3)
+    assert told.loader.site is not None
+
+
+def test_what_is_trained_on_left_early_or_not_split_is_no_evaluation(job: Job) -> None:
+    for batch in split(20):
+        job.train(batch)
+    with torch.no_grad():
+        for batch in loader(40):
+            torch.relu(batch)
+        for batch in split(30):
+            torch.relu(batch)
+            break
+
+    assert job.trace().evaluated == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.nn.functional import cross_entropy, mse_loss
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import CheckpointFunction
 from torch.utils.data import DataLoader
 
 from ddpdoctor.hang.inband import pending_of
@@ -320,3 +323,60 @@ def test_a_join_context_says_whether_it_evens_out(group, enable: bool) -> None:
     model = DistributedDataParallel(nn.Linear(2, 2))
 
     assert private.evens_out(model.join(enable=enable)) is enable
+
+
+def test_numbers_in_a_graph_are_read_as_they_lie_there() -> None:
+    x = torch.randn(8, 4, requires_grad=True)
+    product, quotient = x.mean() * 3, x.mean() / torch.tensor(4.0)
+    mean = product.grad_fn.next_functions[0][0]
+    entropy = cross_entropy(x, torch.tensor([-100, -100, 1, 1, 1, 1, 1, 1])).grad_fn
+
+    assert private.saved_number(product.grad_fn, "other") == 3
+    assert private.saved_number(quotient.grad_fn, "other") == 4
+    assert private.saved_number((x * x.detach()).grad_fn, "other") is None
+    assert private.averaged_over(mean) == 32
+    assert private.averaged_over(entropy) == 6
+    assert private.averaged_over(x.exp().grad_fn) is None
+
+
+def test_what_hooks_for_saved_tensors_packed_is_left_alone() -> None:
+    def unpacked(_packed):
+        raise AssertionError
+
+    x = torch.randn(8, 4, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: "packed", unpacked):
+        product = x.mean() * x.detach().mean()
+        error = mse_loss(x, x.detach())
+
+    assert private.saved_number(product.grad_fn, "other") is None
+    assert private.averaged_over(error.grad_fn) is None
+
+
+def test_the_operation_of_an_all_reduce_is_known_in_its_frame(group) -> None:
+    seen: list[bool] = []
+
+    def make(op: private.CollectiveOp, redispatch: private.Kernel, behind) -> private.Kernel:
+        def kernel(keyset, *arguments):
+            frame = sys._getframe(1)
+            while frame is not None and not frame.f_code.co_filename.endswith("c10d.py"):
+                frame = frame.f_back
+            seen.append(private.is_sum(frame))
+            return redispatch(keyset & behind, *arguments)
+
+        return kernel
+
+    registration = private.KernelRegistration(make)
+    dist.all_reduce(torch.ones(1))
+    dist.all_reduce(torch.ones(1), dist.ReduceOp.MAX)
+    dist.broadcast(torch.ones(1), 0)
+    registration.remove()
+
+    assert seen == [True, False, False]
+    assert not private.is_sum(None)
+
+
+def test_backward_and_eval_are_looked_up_where_they_are_patched() -> None:
+    names = {"backward", "autograd"}
+    assert names <= set(torch.Tensor.backward.__code__.co_names)
+    assert "backward" in CheckpointFunction.backward.__code__.co_names
+    assert "train" in nn.Module.eval.__code__.co_names

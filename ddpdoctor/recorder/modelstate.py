@@ -1,0 +1,54 @@
+"""What has come of one model so far: counts, and what is held until it can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ddpdoctor.modelevents import NonFinite, Unsynced
+from ddpdoctor.recorder.batchruns import BatchRuns
+from ddpdoctor.recorder.lossgraph import LossSeen
+from ddpdoctor.recorder.modellook import Schedule, Use
+from ddpdoctor.recorder.modelshape import Shape
+
+
+@dataclass(eq=False)
+class Trained:
+    """One model and what has come of it so far."""
+
+    shape: Shape
+    schedule: Schedule = field(default_factory=Schedule)
+    sync: int = 0
+    forwards: int = 0
+    optimizer_steps: int = 0
+    sync_at_step: int = 0
+    forwards_at_sync: int = 0
+    forwards_at_step: int = 0
+    steps_at_sync: int = 0
+    rates: tuple[float, ...] = ()
+    use: Use | None = None
+    output: bool | None = None  # whether the gradient by it is finite
+    samples: int = 0
+    elements: int = 0
+    changed: set[str] = field(default_factory=set)
+    watch_until: int = -1
+    non_finite: int = 0
+    scans: int = 0
+    pending: NonFinite | None = None
+    steps_at_pending: int = 0
+    unsynced: Unsynced | None = None
+    unreduced: int = 0  # backwards since the last reduction that did not reduce
+    accumulated: bool = False  # the running backward adds to gradients that no step has used
+    late_no_sync: int = 0  # backwards in no_sync that reduced, since their forward was not in it
+    nested: int = 0  # backwards within the running one
+    loss: LossSeen | None = None  # of the running backward
+    evaluations: int = 0
+    evaluated_at: int = -1
+    evaluated_wrapped: bool = False
+    batches: BatchRuns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.batches = BatchRuns(self.schedule.is_due)
+
+    @property
+    def number(self) -> int:
+        return self.shape.info.model
