@@ -2,7 +2,8 @@
 
 What it measures
     GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME against the interfaces of each host; the address that
-    a host's own name leads to; what MASTER_ADDR leads to, and who listens on its port.
+    a host's own name leads to; what MASTER_ADDR leads to, and who listens on its port. Under
+    `ddpdoctor run` the same of each init_process_group that does not come back.
 
 Why it matters
     Ranks tell each other where they can be reached. A loopback address or the bridge of a container
@@ -22,7 +23,7 @@ When it is wrong
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from ddpdoctor.checks import launch_check
@@ -45,6 +46,8 @@ _OTHER_PORT: Final = (
 
 @launch_check("DD408", "wrong-interface")
 def wrong_interface(launch: LaunchFacts) -> Iterator[Finding]:
+    if launch.is_noted and not launch.apart:
+        return  # they met
     yield from _interfaces(launch)
     if launch.rendezvous is not None:
         yield from _address(launch, launch.rendezvous)
@@ -93,6 +96,8 @@ def _address(launch: LaunchFacts, met: Rendezvous) -> Iterator[Finding]:
     elif met.reach is Reach.TAKEN:
         holder = met.holder or PortHolder(met.port)
         yield _port_held(holder, first, Severity.ERROR)
+    elif launch.meets_beside_agent:
+        yield _beside_agent(met, launch.apart)
     elif met.reach is Reach.FOREIGN:
         yield _at_address("what listens there is no store of this job", met)
     elif met.reach is Reach.NO_ANSWER and first.rank == 0:
@@ -110,6 +115,25 @@ def _at_address(problem: str, met: Rendezvous, process: Process | None = None) -
         ),
         hosts=(process.host,) if process is not None else (),
         evidence=(Evidence("it resolves to", ", ".join(met.resolved) or "nothing"),),
+    )
+
+
+def _beside_agent(met: Rendezvous, apart: Sequence[Process]) -> Finding:
+    told = apart[0].environment
+    agents = f"{told.get('MASTER_ADDR', '?')}:{told.get('MASTER_PORT', '?')}"
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        message=(
+            f"nobody listens at {met.address}:{met.port}, where init_process_group was told to "
+            f"meet: under torchrun the ranks meet at its agent's store ({agents}), and rank 0 "
+            "listens nowhere"
+        ),
+        fix=(
+            "Leave init_method out, or give env://, so that MASTER_ADDR and MASTER_PORT of the "
+            "launcher are taken; an address and port of your own are for ranks without torchrun."
+        ),
+        victims=_ranks(apart),
     )
 
 
@@ -133,5 +157,5 @@ def _who(processes: list[Process]) -> str:
     return f"{first} and {more} more" if more else first
 
 
-def _ranks(processes: list[Process]) -> tuple[int, ...]:
+def _ranks(processes: Iterable[Process]) -> tuple[int, ...]:
     return tuple(sorted({process.rank for process in processes if process.rank is not None}))

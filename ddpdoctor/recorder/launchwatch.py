@@ -22,7 +22,7 @@ from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.launchfacts import LaunchFacts, Process, process_of
 from ddpdoctor.preflight.collect import of_this_node
 from ddpdoctor.preflight.launcher import against_slurm
-from ddpdoctor.preflight.meeting import decoded, encoded
+from ddpdoctor.processfacts import decoded, encoded
 from ddpdoctor.recorder import _torch_private as private
 from ddpdoctor.recorder.guard import Guard
 
