@@ -39,6 +39,7 @@ from ddpdoctor.events import (
 )
 from ddpdoctor.factsfile import UNREADABLE, RecorderCost, read_facts
 from ddpdoctor.laststacks import STACKS_SUFFIX, LastStacks, read_last_stacks
+from ddpdoctor.launchfacts import Process
 from ddpdoctor.localrecords import where_they_lie
 from ddpdoctor.modelevents import ModelFacts
 from ddpdoctor.plausible import plausible
@@ -120,6 +121,7 @@ class RankTrace:
     epochs: tuple[LoaderEpoch, ...] = ()
     streamed: tuple[StreamedSamples, ...] = ()
     random_states: tuple[RandomStates, ...] = ()
+    process: Process | None = None  # device, limits and network; the header has the rest
 
 
 @dataclass(frozen=True)
@@ -224,6 +226,7 @@ def read_rank(path: Path) -> tuple[Header, RankTrace]:
         epochs=tuple(facts.epochs.values()),
         streamed=tuple(facts.streamed.values()),
         random_states=tuple(facts.random_states),
+        process=facts.process,
     )
     return header, trace
 

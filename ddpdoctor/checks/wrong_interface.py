@@ -24,9 +24,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from ddpdoctor.checks import launch_check
+from ddpdoctor.checks import NotEnoughData, launch_check, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.ifnames import GLOO, NCCL, cards, default_problem, meets_on_loopback, problem_of
 from ddpdoctor.launchfacts import (
@@ -37,6 +37,9 @@ from ddpdoctor.launchfacts import (
     Rendezvous,
     hosts_of,
 )
+
+if TYPE_CHECKING:  # a launch check loads no pandas
+    from ddpdoctor.analysis.model import Analysis
 
 _OTHER_PORT: Final = (
     "End that process if it is left over from another job, or take another port: --master-port, or "
@@ -53,6 +56,16 @@ def wrong_interface(launch: LaunchFacts) -> Iterator[Finding]:
         yield from _address(launch, launch.rendezvous)
     if launch.port is not None:
         yield _port_held(launch.port, launch.processes[0], Severity.INFO)
+
+
+@trace_check("DD408", "wrong-interface")
+def wrong_interface_in_record(run: Analysis) -> Iterator[Finding]:
+    from ddpdoctor.analysis.launched import recorded_launch
+
+    launch = recorded_launch(run.run)
+    if not launch.processes:
+        raise NotEnoughData("no rank told of its device, limits and network")
+    yield from wrong_interface(launch)
 
 
 def _interfaces(launch: LaunchFacts) -> Iterator[Finding]:

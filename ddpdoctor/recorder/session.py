@@ -99,7 +99,7 @@ class Recorder:
             self._phases, self._sites, self._facts, guard, stalls, control.poll
         )
         self._clock = ClockSync(info, self._facts.clock, guard)
-        self._launch = LaunchWatch(info, self._facts.process, self._facts.note)
+        self._launch = LaunchWatch(info, self._facts.process)
         self._registration = _register(self.rank, world_size, self.place)
         self._server = WorkerServer()
         marks.send_to(self._named)
