@@ -56,7 +56,7 @@ def _together(results: Sequence[CheckResult]) -> CheckResult:
 def _notes(meetings: Sequence[LaunchFacts], unreadable: int) -> list[str]:
     notes = []
     if unreadable:
-        notes.append(f"the notes of {unreadable} processes could not be read")
+        notes.append(f"what {unreadable} of the processes noted could not be read")
     if meetings and not any(facts.apart for facts in meetings):
         notes.append(
             "all ranks joined their process group, and recorded no DistributedDataParallel model: "

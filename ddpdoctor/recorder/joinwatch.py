@@ -103,6 +103,7 @@ class JoinWatch:
 
     def __init__(self, what: Asked, folder: Path) -> None:
         launched = as_launched(launch_of(os.environ))
+        self.pid = os.getpid()
         self._asked = what
         self._began = time.monotonic()
         self._lock = threading.Lock()
@@ -231,13 +232,14 @@ def ended(watch: JoinWatch, error: BaseException | None) -> None:
 def forget() -> None:
     """Recording begins in this process."""
     watch, _State.watch, _State.recording = _State.watch, None, True
-    if watch is not None:
+    if watch is not None and watch.pid == os.getpid():  # a fork has its parent's
         Guard(_say_nothing).run(watch.forget)
 
 
 def trains_unsynced(unsynced: Unsynced) -> None:
-    if _State.watch is not None:
-        _State.watch.trains_unsynced(unsynced)
+    watch = _State.watch
+    if watch is not None and watch.pid == os.getpid():
+        Guard(_say_nothing).run(watch.trains_unsynced, unsynced)
 
 
 def _say_nothing(error: Exception) -> None:
