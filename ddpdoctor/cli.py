@@ -122,7 +122,7 @@ def _tell_of_launch(launched: Launched) -> None:
         )
     else:
         _complain("no rank recorded anything: no DistributedDataParallel model was made")
-    if has_notes(launched.run):
+    if has_notes(launched.run) and not launched.interrupted:
         print_verdict(launched.run)
 
 

@@ -24,6 +24,7 @@ _WATCHED: Final = frozenset(
         signal.SIGUSR1, signal.SIGUSR2,
     }
 )  # fmt: skip
+_ENDING: Final = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM})
 _SENT_BY_A_PROCESS: Final = 0  # si_code above it: sent by the kernel
 _LOOK_EVERY_S: Final = 1.0  # should a SIGCHLD be lost
 BOOTSTRAP: Final = Path(__file__).parent / "recorder" / "bootstrap"
@@ -39,6 +40,7 @@ class Launched:
 
     status: int
     recorded: bool  # whether a rank did
+    interrupted: bool  # whether somebody sent a signal that ends it
     run: Path
 
 
@@ -59,11 +61,11 @@ def run_recorded(torchrun_arguments: Sequence[str]) -> Launched:
     command = [sys.executable, "-m", "torch.distributed.run", *torchrun_arguments]
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     with subprocess.Popen(command, env=environment, preexec_fn=_unblock) as launcher:  # noqa: PLW1509
-        _pass_signals_on(launcher)
+        interrupted = _pass_signals_on(launcher)
         status = launcher.wait()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
     status = status if status >= 0 else 128 - status
-    return Launched(status, _attempts(folder) != before, folder / run_id)
+    return Launched(status, _attempts(folder) != before, interrupted, folder / run_id)
 
 
 def _attempts(folder: Path) -> set[Path]:
@@ -74,14 +76,18 @@ def _unblock() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
 
 
-def _pass_signals_on(launcher: subprocess.Popen[bytes]) -> None:
+def _pass_signals_on(launcher: subprocess.Popen[bytes]) -> bool:
     """Until the launcher ends, hand it the signals that somebody sends to this process.
 
-    What the kernel sends, as for Ctrl-C, goes to the whole group of the terminal anyway.
+    What the kernel sends, as for Ctrl-C, goes to the whole group of the terminal anyway. Returns
+    whether one came that is to end the job.
     """
+    interrupted = False
     while launcher.poll() is None:
         received = signal.sigtimedwait(_WATCHED, _LOOK_EVERY_S)
         if received is None or received.si_signo == signal.SIGCHLD:
             continue
+        interrupted = interrupted or received.si_signo in _ENDING
         if received.si_code <= _SENT_BY_A_PROCESS:
             launcher.send_signal(received.si_signo)
+    return interrupted

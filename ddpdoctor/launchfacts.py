@@ -83,9 +83,10 @@ class PortHolder:
 class Outcome(StrEnum):
     """What became of a call of init_process_group."""
 
-    WAITS = "waits"  # it has not come back; the process may have been ended in it
+    WAITS = "waits"  # it has not come back
     JOINED = "joined"
     FAILED = "failed"
+    ENDED = "ended"  # the process was ended from outside before it came back
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ train without a model to record.
 from __future__ import annotations
 
 import re
+import socket
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -91,7 +92,17 @@ def _read(path: Path) -> Process | None:
         process = decoded(read_up_to(path, MOST_BYTES + 1))
     except OSError:
         return None
-    return process if process is not None and process.joining is not None else None
+    return _as_it_is(process) if process is not None and process.joining is not None else None
+
+
+def _as_it_is(process: Process) -> Process:
+    """A process of this host that is gone does not wait any more."""
+    call = process.joining
+    if call is None or call.outcome is not Outcome.WAITS or process.host != socket.gethostname():
+        return process
+    if Path(f"/proc/{process.pid}").exists():
+        return process
+    return replace(process, joining=replace(call, outcome=Outcome.ENDED))
 
 
 def _meetings(processes: Iterable[Process]) -> Iterator[LaunchFacts]:

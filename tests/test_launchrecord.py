@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,12 +10,14 @@ import pytest
 
 from ddpdoctor.errors import NotARun
 from ddpdoctor.findings import Confidence, Finding
-from ddpdoctor.launchfacts import LaunchFacts, PortHolder, Reach, Unsynced
+from ddpdoctor.launchfacts import LaunchFacts, Outcome, PortHolder, Reach, Unsynced
 from ddpdoctor.launchrecord import FOLDER, forget_notes, has_notes, read_launch
 from ddpdoctor.launchreport import launch_verdict
 from ddpdoctor.processfacts import encoded
 from ddpdoctor.runfolders import attempts, launch_alone, list_runs, newest_run
 from tests.launch_builders import TIMED_OUT, WAITS, called, codes, noted, only_finding
+
+NOBODY = 2**22 + 1  # beyond the numbers of processes
 
 
 def one(folder: Path, *processes) -> LaunchFacts:
@@ -183,6 +186,32 @@ def test_all_came_and_did_not_meet(tmp_path: Path) -> None:
     assert code == "DD407"
     assert "did not reach the others within 8 s" in finding.message
     assert finding.culprits == ()
+
+
+def test_a_rank_that_was_ended_while_it_waited_for_one_that_never_called(tmp_path: Path) -> None:
+    """As torchrun does it where a rank ends before it comes to init_process_group."""
+    waited = called(0, pid=NOBODY, call=WAITS | {"waited_s": 0.0})
+
+    code, finding = finding_of(tmp_path, replace(waited, host=socket.gethostname()))
+
+    assert (code, finding.culprits) == ("DD407", (1,))
+    assert finding.message == (
+        "1 of 2 ranks called init_process_group at node0:29500; rank 1 did not"
+    )
+
+
+def test_all_that_were_ended_while_they_met_tell_nothing(tmp_path: Path) -> None:
+    call = WAITS | {"waited_s": 0.0}
+    ranks = [called(rank, pid=NOBODY + rank, call=call) for rank in (0, 1)]
+    here = socket.gethostname()
+
+    assert codes(one(tmp_path, *(replace(rank, host=here) for rank in ranks))) == []
+
+
+def test_an_interrupt_is_nobodys_fault(tmp_path: Path) -> None:
+    interrupted = {"outcome": Outcome.ENDED, "error": "KeyboardInterrupt"}
+
+    assert codes(one(tmp_path, called(0, call=interrupted))) == []
 
 
 def test_a_job_that_is_starting_has_no_verdict(tmp_path: Path) -> None:

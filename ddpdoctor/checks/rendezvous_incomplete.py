@@ -57,6 +57,11 @@ _WAITED: Final = re.compile(  # what a rank says that waited for others, or lost
     r"(?i)timed? ?out|timeout|connection (was )?(refused|reset|closed|aborted)|broken pipe|"
     r"failed to connect|connect\w* failed"
 )
+_NOT_BACK: Final = {
+    Outcome.WAITS: "has not come back",
+    Outcome.ENDED: "was ended before it came back",
+}
+_FROM_OUTSIDE: Final = ("KeyboardInterrupt", "SignalException")
 _NO_PLACE = (Reach.TAKEN, Reach.FOREIGN, Reach.NO_NAME)
 
 
@@ -94,12 +99,20 @@ def _not_joined(launch: LaunchFacts, met: Rendezvous) -> Iterator[Finding]:
     by_themselves = [p for p in failed if p.joining and not _WAITED.search(p.joining.message)]
     if by_themselves:
         yield _failed(by_themselves, apart)
-    elif not failed and met.waited_s < STARTING_S:
+    elif any(p.joining and p.joining.error in _FROM_OUTSIDE for p in apart):
+        raise NotEnoughData("the job was ended from outside while its ranks joined")
+    elif not failed and met.waited_s < STARTING_S and _may_meet(launch):
         raise NotEnoughData("ranks have called init_process_group, and may be about to meet")
     elif launch.missing:
         yield _did_not_call(launch, met)
     else:
         yield _did_not_meet(apart, met, launch)
+
+
+def _may_meet(launch: LaunchFacts) -> bool:
+    """Whether a process still waits, or all had come when they were ended."""
+    waits = [p for p in launch.apart if p.joining and p.joining.outcome is Outcome.WAITS]
+    return bool(waits) or not launch.missing
 
 
 def _failed(culprits: list[Process], apart: Sequence[Process]) -> Finding:
@@ -125,12 +138,13 @@ def _did_not_call(launch: LaunchFacts, met: Rendezvous) -> Finding:
     missing = launch.missing
     elsewhere = launch.spans_hosts
     here = " on this host" if elsewhere else ""
+    waited = f" and waited {met.waited_s:.0f} s" if met.waited_s >= 1 else ""
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.POSSIBLE if elsewhere else Confidence.LIKELY,
         message=(
-            f"{len(launch.ranks)} of {launch.world_size} ranks called init_process_group{here} and "
-            f"waited {met.waited_s:.0f} s at {_place(met)}; {rank_list(missing)} did not"
+            f"{len(launch.ranks)} of {launch.world_size} ranks called init_process_group{here}"
+            f"{waited} at {_place(met)}; {rank_list(missing)} did not"
         ),
         fix=(
             "Look at the log of the missing ranks: whether they were started, with this address, "
@@ -174,8 +188,8 @@ def _ends(processes: Iterable[Process]) -> Iterator[Evidence]:
     for process in processes:
         call = process.joining
         if call is not None:
-            waits = call.outcome is Outcome.WAITS
-            said = "has not come back" if waits else f"{call.error}: {call.message}"
+            failed = f"{call.error}: {call.message}"
+            said = _NOT_BACK.get(call.outcome, failed)
             yield Evidence(f"{process.label} (pid {process.pid})", said)
 
 

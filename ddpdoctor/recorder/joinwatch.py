@@ -131,6 +131,9 @@ class JoinWatch:
         self._look_around()
         self._ends(Outcome.FAILED, error=type(error).__name__, message=masked(str(error)))
 
+    def interrupted(self, by: BaseException) -> None:
+        self._ends(Outcome.ENDED, error=type(by).__name__)
+
     def trains_unsynced(self, unsynced: Unsynced) -> None:
         with self._lock:
             self._process = replace(self._process, unsynced=unsynced)
@@ -222,11 +225,13 @@ def _begin(
 
 
 def ended(watch: JoinWatch, error: BaseException | None) -> None:
-    """After init_process_group. Where a signal's handler left it, it has not come back."""
+    """After init_process_group. What is no Exception comes from a signal's handler."""
     if error is None:
         Guard(_say_nothing).run(watch.joined)
     elif isinstance(error, Exception):
         Guard(_say_nothing).run(watch.failed, error)
+    else:
+        Guard(_say_nothing).run(watch.interrupted, error)
 
 
 def forget() -> None:

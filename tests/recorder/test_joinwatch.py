@@ -115,7 +115,8 @@ def test_what_a_signals_handler_raises_is_no_failure(launched: Path) -> None:
     watch = joins(rank=0, world_size=1)
     joinwatch.ended(watch, KeyboardInterrupt())
 
-    assert noted(launched)[1].outcome is Outcome.WAITS
+    call = noted(launched)[1]
+    assert (call.outcome, call.error) == (Outcome.ENDED, "KeyboardInterrupt")
 
 
 def test_a_call_that_takes_long_is_looked_at(

@@ -14,7 +14,7 @@ from typing import Any
 
 _DDP = "torch.nn.parallel.distributed"
 _OPTIMIZER = "torch.optim.optimizer"
-_JOINING = "torch.distributed.distributed_c10d"
+_DISTRIBUTED = "torch.distributed"
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -59,7 +59,9 @@ def _watch_ddp(module: Any) -> None:
 
 def _watch_joining(module: Any) -> None:
     """Note each call of init_process_group, and what becomes of it."""
-    join = module.init_process_group
+    join = getattr(module, "init_process_group", None)
+    if join is None:  # a torch that was built without
+        return
 
     @functools.wraps(join)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
@@ -75,7 +77,9 @@ def _watch_joining(module: Any) -> None:
         watch.ended(call, None)
         return joined
 
-    module.init_process_group = init_process_group
+    for home in (module, sys.modules.get(join.__module__)):  # where it is defined, too
+        if getattr(home, "init_process_group", None) is join:
+            home.init_process_group = init_process_group  # type: ignore[union-attr]
 
 
 def _joinwatch() -> Any:
@@ -153,5 +157,5 @@ def _chain() -> None:
 sys.meta_path.insert(0, _AfterLoading(_DDP, _watch_ddp))
 if os.environ.get("DDPDOCTOR_DISABLE", "0") in ("", "0"):
     sys.meta_path.insert(0, _AfterLoading(_OPTIMIZER, _Steps.begin))
-    sys.meta_path.insert(0, _AfterLoading(_JOINING, _watch_joining))
+    sys.meta_path.insert(0, _AfterLoading(_DISTRIBUTED, _watch_joining))
 _chain()
