@@ -218,9 +218,14 @@ def diagnose(  # noqa: PLR0913  each is an option of the command line
 
 
 def _diagnose_left(paths: tuple[Path, ...]) -> Diagnosis:
-    from ddpdoctor.diagnose import diagnose_dumps, diagnosis_of_run
-    from ddpdoctor.runfolders import is_run
+    from ddpdoctor.diagnose import Diagnosis, diagnose_dumps, diagnosis_of_run
+    from ddpdoctor.runfolders import is_run, launch_alone
 
+    launch = launch_alone(paths[0]) if len(paths) == 1 else None
+    if launch is not None:
+        from ddpdoctor.launchreport import launch_verdict
+
+        return Diagnosis(launch_verdict(launch).report)
     if len(paths) > 1 or not is_run(paths[0]):
         return diagnose_dumps(paths)
     from ddpdoctor import analyze, load_run, run_checks

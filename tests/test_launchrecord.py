@@ -119,6 +119,7 @@ def test_a_port_that_another_job_holds(tmp_path: Path) -> None:
 
     assert code == "DD408"
     assert "port 29517 of node0 is held by pid 4242 (python other.py)" in finding.message
+    assert "env://" in finding.fix  # under torchrun another port would not help either
 
 
 def test_an_error_that_says_the_port_is_in_use(tmp_path: Path) -> None:

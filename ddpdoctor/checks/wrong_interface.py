@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ddpdoctor.checks import NotEnoughData, launch_check, trace_check
@@ -44,6 +45,11 @@ if TYPE_CHECKING:  # a launch check loads no pandas
 _OTHER_PORT: Final = (
     "End that process if it is left over from another job, or take another port: --master-port, or "
     "torchrun --standalone on a single host."
+)
+_TO_AGENT: Final = (
+    "Leave init_method out, or give env://, so that MASTER_ADDR and MASTER_PORT of the launcher "
+    "are taken: under torchrun rank 0 listens at no other port. One of your own is for ranks that "
+    "no torchrun has started."
 )
 
 
@@ -107,8 +113,8 @@ def _address(launch: LaunchFacts, met: Rendezvous) -> Iterator[Finding]:
     elif meets_on_loopback(launch):
         yield _at_address(f"{met.address} is loopback, and the ranks are on several hosts", met)
     elif met.reach is Reach.TAKEN:
-        holder = met.holder or PortHolder(met.port)
-        yield _port_held(holder, first, Severity.ERROR)
+        held = _port_held(met.holder or PortHolder(met.port), first, Severity.ERROR)
+        yield replace(held, fix=_TO_AGENT) if launch.meets_beside_agent else held
     elif launch.meets_beside_agent:
         yield _beside_agent(met, launch.apart)
     elif met.reach is Reach.FOREIGN:
@@ -142,10 +148,7 @@ def _beside_agent(met: Rendezvous, apart: Sequence[Process]) -> Finding:
             f"meet: under torchrun the ranks meet at its agent's store ({agents}), and rank 0 "
             "listens nowhere"
         ),
-        fix=(
-            "Leave init_method out, or give env://, so that MASTER_ADDR and MASTER_PORT of the "
-            "launcher are taken; an address and port of your own are for ranks without torchrun."
-        ),
+        fix=_TO_AGENT,
         victims=_ranks(apart),
     )
 
