@@ -23,10 +23,7 @@ When it is wrong
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
-from typing import Final
 
 from ddpdoctor.checks import NotEnoughData, hang_check, launch_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
@@ -34,15 +31,9 @@ from ddpdoctor.hang import describe
 from ddpdoctor.hang.joining import Joining, joining
 from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.ifnames import meets_on_loopback
-from ddpdoctor.launchfacts import (
-    MOST_RANKS,
-    LaunchFacts,
-    Outcome,
-    Process,
-    Reach,
-    Rendezvous,
-)
-from ddpdoctor.wording import SHOWN, rank_list
+from ddpdoctor.launchfacts import LaunchFacts, Process, Reach, Rendezvous
+from ddpdoctor.notedcalls import Why, ends, failed_by_themselves, why_apart
+from ddpdoctor.wording import rank_list
 
 _WHY = {
     Reach.REFUSED: ("nobody listens there", "Start rank 0 there, or correct address and port"),
@@ -52,16 +43,6 @@ _WHY = {
     ),
 }
 
-STARTING_S: Final = 15.0  # ranks that load torch from a slow disk come one after another
-_WAITED: Final = re.compile(  # what a rank says that waited for others, or lost them
-    r"(?i)timed? ?out|timeout|connection (was )?(refused|reset|closed|aborted)|broken pipe|"
-    r"failed to connect|connect\w* failed"
-)
-_NOT_BACK: Final = {
-    Outcome.WAITS: "has not come back",
-    Outcome.ENDED: "was ended before it came back",
-}
-_FROM_OUTSIDE: Final = ("KeyboardInterrupt", "SignalException")
 _NO_PLACE = (Reach.TAKEN, Reach.FOREIGN, Reach.NO_NAME)
 
 
@@ -84,35 +65,22 @@ def _has_another_cause(launch: LaunchFacts) -> bool:
     """Ranks that come twice (DD401) or disagree on how many there are (DD403)."""
     surplus = sum(len(processes) - 1 for processes in launch.ranks.values())
     sizes = {process.world_size for process in launch.processes}
-    too_many = any((p.world_size or 0) > (p.started or MOST_RANKS) for p in launch.processes)
-    if launch.is_noted:
-        return surplus > 0 or len(sizes) > 1 or (too_many and bool(launch.missing))
     return surplus >= len(launch.missing) or len(sizes) > 1
 
 
 def _not_joined(launch: LaunchFacts, met: Rendezvous) -> Iterator[Finding]:
     """By the calls of init_process_group: who failed by itself, who did not call, or why not."""
-    apart = launch.apart
-    if not apart or _has_another_cause(launch):
-        return
-    failed = [p for p in apart if p.joining and p.joining.outcome is Outcome.FAILED]
-    by_themselves = [p for p in failed if p.joining and not _WAITED.search(p.joining.message)]
-    if by_themselves:
-        yield _failed(by_themselves, apart)
-    elif any(p.joining and p.joining.error in _FROM_OUTSIDE for p in apart):
-        raise NotEnoughData("the job was ended from outside while its ranks joined")
-    elif not failed and met.waited_s < STARTING_S and _may_meet(launch):
-        raise NotEnoughData("ranks have called init_process_group, and may be about to meet")
-    elif launch.missing:
-        yield _did_not_call(launch, met)
-    else:
-        yield _did_not_meet(apart, met, launch)
-
-
-def _may_meet(launch: LaunchFacts) -> bool:
-    """Whether a process still waits, or all had come when they were ended."""
-    waits = [p for p in launch.apart if p.joining and p.joining.outcome is Outcome.WAITS]
-    return bool(waits) or not launch.missing
+    match why_apart(launch):
+        case Why.FAILED:
+            yield _failed(failed_by_themselves(launch.apart), launch.apart)
+        case Why.NOT_CALLED:
+            yield _did_not_call(launch, met)
+        case Why.NOT_MET:
+            yield _did_not_meet(launch, met)
+        case Why.INTERRUPTED:
+            raise NotEnoughData("the job was ended from outside while its ranks joined")
+        case Why.STARTING:
+            raise NotEnoughData("ranks have called init_process_group, and may be about to meet")
 
 
 def _failed(culprits: list[Process], apart: Sequence[Process]) -> Finding:
@@ -130,7 +98,7 @@ def _failed(culprits: list[Process], apart: Sequence[Process]) -> Finding:
         ),
         culprits=tuple(ranks),
         victims=tuple(others),
-        evidence=tuple(islice(_ends(apart), SHOWN)),
+        evidence=ends(apart),
     )
 
 
@@ -152,12 +120,12 @@ def _did_not_call(launch: LaunchFacts, met: Rendezvous) -> Finding:
         ),
         culprits=missing,
         victims=tuple(_ranks(launch.apart)),
-        evidence=tuple(islice(_ends(launch.apart), SHOWN)),
+        evidence=ends(launch.apart),
     )
 
 
-def _did_not_meet(apart: Sequence[Process], met: Rendezvous, launch: LaunchFacts) -> Finding:
-    ranks = _ranks(apart)
+def _did_not_meet(launch: LaunchFacts, met: Rendezvous) -> Finding:
+    ranks = _ranks(launch.apart)
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
@@ -171,7 +139,7 @@ def _did_not_meet(apart: Sequence[Process], met: Rendezvous, launch: LaunchFacts
             "NCCL_SOCKET_IFNAME). Where it only takes long, raise the timeout."
         ),
         victims=tuple(ranks),
-        evidence=tuple(islice(_ends(apart), SHOWN)),
+        evidence=ends(launch.apart),
     )
 
 
@@ -182,15 +150,6 @@ def _who(processes: Sequence[Process]) -> str:
 
 def _place(met: Rendezvous) -> str:
     return f"{met.address}:{met.port}" if met.port else met.address or "a store of the script's"
-
-
-def _ends(processes: Iterable[Process]) -> Iterator[Evidence]:
-    for process in processes:
-        call = process.joining
-        if call is not None:
-            failed = f"{call.error}: {call.message}"
-            said = _NOT_BACK.get(call.outcome, failed)
-            yield Evidence(f"{process.label} (pid {process.pid})", said)
 
 
 def _unreachable(process: Process, met: Rendezvous) -> Finding:
