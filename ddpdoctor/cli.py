@@ -35,6 +35,7 @@ from ddpdoctor.wording import printable
 
 if TYPE_CHECKING:
     from ddpdoctor.diagnose import Diagnosis
+    from ddpdoctor.launch import Launched
     from ddpdoctor.report import Report
 
 
@@ -101,15 +102,28 @@ def run(torchrun_arguments: tuple[str, ...]) -> int:
     """
     from ddpdoctor.launch import run_recorded
 
-    status, recorded = run_recorded(torchrun_arguments)
-    if not recorded and status != CLEAN:
+    launched = run_recorded(torchrun_arguments)
+    if not launched.recorded:
+        _tell_of_launch(launched)
+    return launched.status
+
+
+def _tell_of_launch(launched: Launched) -> None:
+    """What kept the ranks of a launch from recording, as far as they noted it."""
+    from ddpdoctor.cli_launch import print_verdict
+    from ddpdoctor.launchrecord import has_notes
+
+    if launched.status != CLEAN:
         click.echo("ddpdoctor: the script failed before any rank recorded a model", err=True)
-    elif not recorded:
+    elif not has_notes(launched.run):
         _complain(
             "no rank recorded anything: no DistributedDataParallel model was made, or "
             "Python was started by -E or -I, which bypasses the import hook"
         )
-    return status
+    else:
+        _complain("no rank recorded anything: no DistributedDataParallel model was made")
+    if has_notes(launched.run) and not launched.interrupted:
+        print_verdict(launched.run)
 
 
 @cli.command(context_settings=_HELP)
@@ -119,8 +133,15 @@ def run(torchrun_arguments: tuple[str, ...]) -> int:
 @_fail_on_option
 @click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an internal error.")
 def report(run: Path | None, as_json: bool, short: bool, fail_on: str, verbose: bool) -> int:
-    """Report on a recorded RUN; by default the newest one here."""
+    """Report on a recorded RUN, or on a launch that failed; by default the newest one here."""
     del verbose  # read by main() from the command line, since it matters before parsing, too
+    from ddpdoctor.runfolders import launch_alone
+
+    launch = launch_alone(run)
+    if launch is not None:
+        from ddpdoctor.cli_launch import report_launch
+
+        return report_launch(launch, as_json=as_json, short=short, fail_on=fail_on)
     from ddpdoctor import analyze, load_run, run_checks
     from ddpdoctor.report import run_report, to_json
 
@@ -197,9 +218,14 @@ def diagnose(  # noqa: PLR0913  each is an option of the command line
 
 
 def _diagnose_left(paths: tuple[Path, ...]) -> Diagnosis:
-    from ddpdoctor.diagnose import diagnose_dumps, diagnosis_of_run
-    from ddpdoctor.runfolders import is_run
+    from ddpdoctor.diagnose import Diagnosis, diagnose_dumps, diagnosis_of_run
+    from ddpdoctor.runfolders import is_run, launch_alone
 
+    launch = launch_alone(paths[0]) if len(paths) == 1 else None
+    if launch is not None:
+        from ddpdoctor.launchreport import launch_verdict
+
+        return Diagnosis(launch_verdict(launch).report)
     if len(paths) > 1 or not is_run(paths[0]):
         return diagnose_dumps(paths)
     from ddpdoctor import analyze, load_run, run_checks

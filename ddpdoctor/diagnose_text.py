@@ -54,12 +54,15 @@ def _parts(diagnosis: Diagnosis, *, stacks: bool) -> Iterator[RenderableType]:
         counted = f"dumps of {count} rank{'s' if count != 1 else ''}"
         yield said(f"{counted} of {dumped.dumps.world_size} read in {report.name}", style="dim")
     else:
-        yield said(f"by the record of run {report.name}", style="dim")
+        what = "by the notes of launch" if report.subject == "launch" else "by the record of run"
+        yield said(f"{what} {report.name}", style="dim")
     for note in report.notes:
         yield said(f"note: {note}", style="dim")
 
 
 def _no_finding(diagnosis: Diagnosis) -> str:
+    if diagnosis.report.subject == "launch":
+        return "What the ranks noted of their launch shows nothing that kept them apart."
     if diagnosis.has_verdict:
         return "The record shows no rank that ended early or was waited for in vain."
     return "No verdict: the cause is not known."

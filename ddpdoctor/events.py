@@ -289,6 +289,7 @@ class End:
     error: str = ""  # type of the exception
     message: str = ""  # bounded; what looks like a credential is masked
     site: Site | None = None  # the user's line that raised
+    called: str = ""  # what that line had called, where the exception came from within
     status: Int64 = 0  # of `sys.exit`
 
     @property

@@ -24,7 +24,9 @@ from ddpdoctor.events import (
     SpanNumber,
     Stall,
 )
+from ddpdoctor.launchfacts import Process
 from ddpdoctor.modelevents import MODEL_FACTS, ModelFacts
+from ddpdoctor.processfacts import decoded
 from ddpdoctor.regular import read_up_to
 from ddpdoctor.schedule import Switch
 
@@ -67,6 +69,7 @@ class Facts:
     streamed: dict[tuple[int, int], StreamedSamples] = field(default_factory=dict)
     random_states: list[RandomStates] = field(default_factory=list)
     evaluated: list[Evaluated] = field(default_factory=list)
+    process: Process | None = None
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,12 @@ def _take_streamed(facts: Facts, fact: _FactLine) -> None:
     facts.streamed[streamed.loader, streamed.epoch] = streamed
 
 
+def _take_process(facts: Facts, fact: _FactLine) -> None:
+    facts.process = decoded(bytes(fact.data))
+    if facts.process is None:
+        raise ValueError("facts of a process that can be are expected")
+
+
 # Fields of Facts, and the type of what a line holds.
 _REPLACED: Final[dict[str, tuple[str, Any]]] = {  # the last line counts
     "hot_lines": ("hot_lines", tuple[HotLine, ...]),
@@ -186,6 +195,7 @@ _KEYED: Final[dict[str, Callable[[Facts, _FactLine], None]]] = {  # the last lin
     "drawn": _take_drawn,
     "epoch": _take_epoch,
     "streamed": _take_streamed,
+    "process": _take_process,
 }
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
 from typing import Final
 
 from ddpdoctor.errors import TorchMissing
+from ddpdoctor.launchrecord import forget_notes
 from ddpdoctor.runfolders import runs_folder
+from ddpdoctor.runnames import RUN_ID, named_run_id, new_run_id
 
 _WATCHED: Final = frozenset(
     {
@@ -20,33 +24,48 @@ _WATCHED: Final = frozenset(
         signal.SIGUSR1, signal.SIGUSR2,
     }
 )  # fmt: skip
+_ENDING: Final = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM})
 _SENT_BY_A_PROCESS: Final = 0  # si_code above it: sent by the kernel
 _LOOK_EVERY_S: Final = 1.0  # should a SIGCHLD be lost
 BOOTSTRAP: Final = Path(__file__).parent / "recorder" / "bootstrap"
 
 
-def run_recorded(torchrun_arguments: Sequence[str]) -> tuple[int, bool]:
-    """Start torchrun with these arguments; return its exit status and whether a rank recorded.
+@dataclass(frozen=True)
+class Launched:
+    """What came of a launch. `status` is torchrun's, or 128 + the signal that ended it.
 
-    The status of a launcher that a signal ended is 128 + the signal, as a shell says it.
-    Raises TorchMissing.
+    `run` is the folder in which ranks noted how they joined; they record there, too, unless
+    another node named the run.
     """
+
+    status: int
+    recorded: bool  # whether a rank did
+    interrupted: bool  # whether somebody sent a signal that ends it
+    run: Path
+
+
+def run_recorded(torchrun_arguments: Sequence[str]) -> Launched:
+    """Start torchrun with these arguments. Raises TorchMissing."""
     if util.find_spec("torch") is None:
         raise TorchMissing("`ddpdoctor run` starts torchrun, and torch is not installed here")
     folder = runs_folder().absolute()
     before = _attempts(folder)
     environment = dict(os.environ)
+    run_id = named_run_id(environment) or new_run_id()
+    forget_notes(folder / run_id, socket.gethostname())
     environment["PYTHONPATH"] = os.pathsep.join(
         [str(BOOTSTRAP), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
     environment["DDPDOCTOR_DIR"] = str(folder)
+    environment[RUN_ID] = run_id
     command = [sys.executable, "-m", "torch.distributed.run", *torchrun_arguments]
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     with subprocess.Popen(command, env=environment, preexec_fn=_unblock) as launcher:  # noqa: PLW1509
-        _pass_signals_on(launcher)
+        interrupted = _pass_signals_on(launcher)
         status = launcher.wait()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
-    return (status if status >= 0 else 128 - status), _attempts(folder) != before
+    status = status if status >= 0 else 128 - status
+    return Launched(status, _attempts(folder) != before, interrupted, folder / run_id)
 
 
 def _attempts(folder: Path) -> set[Path]:
@@ -57,14 +76,18 @@ def _unblock() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
 
 
-def _pass_signals_on(launcher: subprocess.Popen[bytes]) -> None:
+def _pass_signals_on(launcher: subprocess.Popen[bytes]) -> bool:
     """Until the launcher ends, hand it the signals that somebody sends to this process.
 
-    What the kernel sends, as for Ctrl-C, goes to the whole group of the terminal anyway.
+    What the kernel sends, as for Ctrl-C, goes to the whole group of the terminal anyway. Returns
+    whether one came that is to end the job.
     """
+    interrupted = False
     while launcher.poll() is None:
         received = signal.sigtimedwait(_WATCHED, _LOOK_EVERY_S)
         if received is None or received.si_signo == signal.SIGCHLD:
             continue
+        interrupted = interrupted or received.si_signo in _ENDING
         if received.si_code <= _SENT_BY_A_PROCESS:
             launcher.send_signal(received.si_signo)
+    return interrupted

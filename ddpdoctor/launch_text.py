@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -26,22 +26,53 @@ _GIB = 2**30
 
 
 def render(report: Report, facts: LaunchFacts, console: Console) -> None:
-    """Print the whole report."""
-    console.print(Group(*_parts(report, facts)), highlight=False)
+    """Print the whole report of a launch that was tried."""
+    console.print(Group(*_parts(report, (facts,), _headline(facts))), highlight=False)
 
 
-def _parts(report: Report, facts: LaunchFacts) -> Iterator[RenderableType]:
-    yield said(_headline(facts), style="bold")
-    hosts = list(facts.by_host.values())
-    words = frozenset({"host", "ranks", "address"})
-    yield Columns(_NAMES, tuple(_row(p) for p in hosts[:_SHOWN_HOSTS]), words, left=words)
-    if len(hosts) > _SHOWN_HOSTS:
-        yield Text(f"… {len(hosts) - _SHOWN_HOSTS} more hosts")
+def render_noted(
+    report: Report, meetings: Sequence[LaunchFacts], console: Console, *, short: bool = False
+) -> None:
+    """Print the report on a launch that left notes: in full, or what `ddpdoctor run` shows."""
+    headline = f"ddpdoctor · launch {report.name} · {_noted(meetings)}"
+    console.print(Group(*_parts(report, meetings, headline, short=short)), highlight=False)
+
+
+def _parts(
+    report: Report, meetings: Sequence[LaunchFacts], headline: str, *, short: bool = False
+) -> Iterator[RenderableType]:
+    yield said(headline, style="bold")
+    if not short:
+        yield from _hosts(meetings)
     for result, finding in report.findings:
         yield Text()
         yield from _finding(result, finding)
     yield Text()
-    yield from _closing(report)
+    yield from _closing(report) if not short else _hint(report)
+
+
+def _hosts(meetings: Sequence[LaunchFacts]) -> Iterator[RenderableType]:
+    everyone = LaunchFacts(tuple(process for facts in meetings for process in facts.processes))
+    hosts = list(everyone.by_host.values())
+    words = frozenset({"host", "ranks", "address"})
+    yield Columns(_NAMES, tuple(_row(p) for p in hosts[:_SHOWN_HOSTS]), words, left=words)
+    if len(hosts) > _SHOWN_HOSTS:
+        yield Text(f"… {len(hosts) - _SHOWN_HOSTS} more hosts")
+
+
+def _hint(report: Report) -> Iterator[RenderableType]:
+    yield said(f"the whole report: ddpdoctor report {report.name}", style="dim")
+
+
+def _noted(meetings: Sequence[LaunchFacts]) -> str:
+    """How many joined, and where."""
+    came = [process for facts in meetings for process in facts.processes]
+    apart = sum(len(facts.apart) for facts in meetings)
+    size = max((facts.world_size or 0 for facts in meetings), default=0)
+    met = meetings[0].rendezvous if len(meetings) == 1 else None
+    place = f" at {met.address}:{met.port}" if met is not None and met.port else ""
+    joined = f"{len(came) - apart} of {len(came)} processes joined a group of {size}"
+    return f"{joined} rank{'s' * (size != 1)}{place}"
 
 
 def _headline(facts: LaunchFacts) -> str:

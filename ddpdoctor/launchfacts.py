@@ -72,6 +72,46 @@ class Unsynced:
 
 
 @dataclass(frozen=True)
+class PortHolder:
+    """Who listens on a port; pid and command are None for a process of another user."""
+
+    port: int
+    pid: int | None = None
+    command: str | None = None
+
+
+class Outcome(StrEnum):
+    """What became of a call of init_process_group."""
+
+    WAITS = "waits"  # it has not come back
+    JOINED = "joined"
+    FAILED = "failed"
+    ENDED = "ended"  # the process was ended from outside before it came back
+
+
+@dataclass(frozen=True)
+class Joining:
+    """A call of init_process_group, as its process noted it; rank and world size are as asked.
+
+    `place` tells calls that should meet from others: "host:port", or the file or store.
+    """
+
+    place: str
+    outcome: Outcome = Outcome.WAITS
+    began_s: float = 0.0  # of the wall clock
+    seconds: float | None = None  # that it took; None while it has not come back
+    waited_s: float = 0.0  # that it took at least, where it has not come back
+    error: str = ""  # type of the exception
+    message: str = ""  # bounded and masked
+    holder: PortHolder | None = None  # who listens at the place, where it is no process of the job
+    tcp: bool = False  # by an init_method of its own, and not by MASTER_ADDR and MASTER_PORT
+
+    def is_over_at(self, time_s: float) -> bool:
+        """Whether the call had come back by then."""
+        return self.seconds is not None and self.began_s + self.seconds < time_s
+
+
+@dataclass(frozen=True)
 class Process:
     """One process of a launch. `rank` is None where it is no part of a job."""
 
@@ -98,6 +138,15 @@ class Process:
     problems: tuple[str, ...] = ()  # launch variables that cannot be right
     unsynced: Unsynced | None = None
     unit: str = "rank"  # what the ranks of this meeting are: "node" where one comes for each
+    joining: Joining | None = None
+    loader_workers: int | None = None  # of its DataLoaders; None: not known yet
+
+    @property
+    def started(self) -> int | None:
+        """WORLD_SIZE as the launcher set it; a script may ask for another one."""
+        text = self.environment.get("WORLD_SIZE", "")
+        is_number = text.isascii() and text.isdecimal() and len(text) < 8
+        return int(text) if is_number else None
 
     @property
     def label(self) -> str:
@@ -114,15 +163,6 @@ class Reach(StrEnum):
     NO_NAME = "no such name"
     TAKEN = "taken"  # somebody else listens on the port that rank 0 needs
     FOREIGN = "foreign"  # what listens there is no store of this job
-
-
-@dataclass(frozen=True)
-class PortHolder:
-    """Who listens on a port; pid and command are None for a process of another user."""
-
-    port: int
-    pid: int | None = None
-    command: str | None = None
 
 
 @dataclass(frozen=True)
@@ -147,6 +187,34 @@ class LaunchFacts:
     nodes: tuple[str, ...] = ()  # host names that the scheduler gave to the job
     port: PortHolder | None = None  # looked at before launching: who holds it
     unreadable: int = 0  # reports of others that could not be read
+
+    @property
+    def is_noted(self) -> bool:
+        """Whether these are the ranks' own calls of init_process_group, and no test of ours."""
+        return any(process.joining is not None for process in self.processes)
+
+    @property
+    def apart(self) -> tuple[Process, ...]:
+        """Those whose call of init_process_group has not come back well."""
+        return tuple(
+            process
+            for process in self.processes
+            if process.joining is not None and process.joining.outcome is not Outcome.JOINED
+        )
+
+    @property
+    def meets_beside_agent(self) -> bool:
+        """Whether ranks under torchrun were told to meet where its agent does not listen.
+
+        The agent has a store for them, and then rank 0 listens nowhere.
+        """
+        return any(
+            process.joining is not None
+            and process.joining.tcp
+            and process.environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+            and process.joining.place.rpartition(":")[2] != process.environment.get("MASTER_PORT")
+            for process in self.apart
+        )
 
     @property
     def unit(self) -> str:
@@ -181,9 +249,15 @@ class LaunchFacts:
         if len(self.by_host) > 1 or not self.missing:
             return len(self.by_host) > 1
         return len(self.nodes) > 1 or any(
-            (process.local_world_size or process.world_size or 1) < (process.world_size or 1)
+            (process.local_world_size or process.world_size or 1) < _expected(process)
             for process in self.processes
         )
+
+
+def _expected(process: Process) -> int:
+    """How many ranks the launcher starts; a script may ask for a number of its own."""
+    own = process.started if process.joining is not None else process.world_size
+    return own or 1
 
 
 def process_of(info: RankInfo) -> Process:

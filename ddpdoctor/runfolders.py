@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ddpdoctor.errors import DdpDoctorError, NotARun
+from ddpdoctor.launchrecord import has_notes
 from ddpdoctor.localrecords import where_they_lie
 from ddpdoctor.settings import settings
 
@@ -17,7 +18,7 @@ def runs_folder() -> Path:
 
 
 def list_runs(folder: Path | None = None) -> list[Path]:
-    """The runs in a folder, oldest first."""
+    """The runs in a folder, oldest first, with launches of which nothing was recorded."""
     folder = folder or runs_folder()
     try:
         found = [(_changed_ns(path), path.name, path) for path in folder.iterdir()]
@@ -31,13 +32,30 @@ def list_runs(folder: Path | None = None) -> list[Path]:
 def _changed_ns(path: Path) -> int:
     """When a run was last written to; -1 for what is no run, or cannot be read."""
     try:
-        return path.stat().st_mtime_ns if path.is_dir() and attempts(path) else -1
+        is_one = path.is_dir() and (attempts(path) or has_notes(path))
+        return path.stat().st_mtime_ns if is_one else -1
     except OSError:
         return -1
 
 
+def launch_alone(path: Path | None) -> Path | None:
+    """The run, by default the newest, if its ranks left notes of how they joined and no record.
+
+    Raises NotARun where there is no run at all.
+    """
+    if path is None:
+        runs = list_runs()
+        path = runs[-1] if runs else newest_run()
+    path = _by_id(path)
+    try:
+        return path if path.is_dir() and has_notes(path) and not is_run(path) else None
+    except OSError:
+        return None
+
+
 def newest_run() -> Path:
-    runs = list_runs()
+    """The newest that was recorded."""
+    runs = [run for run in list_runs() if attempts(run)]
     if not runs:
         raise NotARun(
             f"no recorded run in {runs_folder().absolute()}: put `model = "
@@ -62,8 +80,7 @@ def attempt_folder(path: Path) -> Path:
 
     A bare name may be a run's id, as reports print it.
     """
-    if not path.exists() and path.name == str(path):
-        path = runs_folder() / path if (runs_folder() / path).exists() else path
+    path = _by_id(path)
     try:
         if not path.exists():
             raise NotARun(f"{path}: there is no such folder")
@@ -76,10 +93,21 @@ def attempt_folder(path: Path) -> Path:
             return numbered[-1]
     except OSError as error:
         raise NotARun(f"{path}: cannot be read ({error.strerror})") from error
+    if not numbered and has_notes(path):
+        raise NotARun(
+            f"{path}: holds notes of a launch of which no rank recorded a model; "
+            "`ddpdoctor report` judges it"
+        )
     away = where_they_lie(numbered[-1] if numbered else path)
     raise NotARun(
         f"{path}: holds no rank file (rank*.ddt)" + (away or ", so it is not a recorded run")
     )
+
+
+def _by_id(path: Path) -> Path:
+    if path.exists() or path.name != str(path):
+        return path
+    return runs_folder() / path if (runs_folder() / path).exists() else path
 
 
 def rank_files(folder: Path) -> Iterator[Path]:

@@ -18,6 +18,7 @@ UNREADABLE: Final = "unreadable"
 ENDED: Final = "ended"
 OPEN: Final = "running or killed"  # of a file that was not closed, a header says no more
 STOPPED: Final = "recording stopped"
+LAUNCH_ALONE: Final = "no model recorded"  # only how the ranks joined
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def summary(path: Path) -> RunSummary:
         info.world_size if info else None,
         info.backend if info else None,
         datetime.fromtimestamp(max(each.stat().st_mtime for each in (path, *files))).astimezone(),
-        _state(headers),
+        _state(headers) if numbered else LAUNCH_ALONE,
     )
 
 

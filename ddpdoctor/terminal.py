@@ -34,7 +34,7 @@ def said(text: str, style: str = "") -> Text:
 
 
 class TextConsole(Console):
-    """Writes to standard output."""
+    """Writes to standard output, or to standard error."""
 
     def on_broken_pipe(self) -> None:
         """rich would exit by 1, which means findings here: see `streams.reader_may_leave`."""
@@ -55,11 +55,11 @@ class _WithoutTrailingSpaces:
         self._file.flush()
 
 
-def text_console() -> Console:
-    console = TextConsole()
+def text_console(*, stderr: bool = False) -> Console:
+    console = TextConsole(stderr=stderr)
     if console.is_terminal:
         return console
-    file = cast(IO[str], _WithoutTrailingSpaces(sys.stdout))
+    file = cast(IO[str], _WithoutTrailingSpaces(sys.stderr if stderr else sys.stdout))
     return TextConsole(width=max(LEAST_WIDTH, console.width), file=file)
 
 

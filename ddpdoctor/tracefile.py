@@ -39,6 +39,7 @@ from ddpdoctor.events import (
 )
 from ddpdoctor.factsfile import UNREADABLE, RecorderCost, read_facts
 from ddpdoctor.laststacks import STACKS_SUFFIX, LastStacks, read_last_stacks
+from ddpdoctor.launchfacts import Process
 from ddpdoctor.localrecords import where_they_lie
 from ddpdoctor.modelevents import ModelFacts
 from ddpdoctor.plausible import plausible
@@ -121,6 +122,7 @@ class RankTrace:
     streamed: tuple[StreamedSamples, ...] = ()
     random_states: tuple[RandomStates, ...] = ()
     evaluated: tuple[Evaluated, ...] = ()
+    process: Process | None = None  # device, limits and network; the header has the rest
 
 
 @dataclass(frozen=True)
@@ -226,6 +228,7 @@ def read_rank(path: Path) -> tuple[Header, RankTrace]:
         streamed=tuple(facts.streamed.values()),
         random_states=tuple(facts.random_states),
         evaluated=tuple(facts.evaluated),
+        process=facts.process,
     )
     return header, trace
 

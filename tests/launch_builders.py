@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from ddpdoctor.checks import CheckResult, launch_checks, run_check
 from ddpdoctor.findings import Finding
@@ -10,13 +11,17 @@ from ddpdoctor.launchfacts import (
     Device,
     Interface,
     InterfaceKind,
+    Joining,
     LaunchFacts,
     Limits,
     Network,
+    Outcome,
     Process,
     Reach,
     Rendezvous,
 )
+from ddpdoctor.launchrecord import note_path, read_launch
+from ddpdoctor.processfacts import encoded
 
 GIB = 2**30
 LOOPBACK = Interface("lo", "127.0.0.1", True, InterfaceKind.LOOPBACK)
@@ -54,6 +59,35 @@ def launch(*processes: Process, **facts: object) -> LaunchFacts:
     """Ranks that met, as many as there should be."""
     made = LaunchFacts(processes, len({each.rank for each in processes}), met())
     return replace(made, **facts)  # type: ignore[arg-type]
+
+
+def called(rank: int, **facts: object) -> Process:
+    """A rank under torchrun that has called init_process_group, and joined unless facts differ.
+
+    `call` holds what differs in its call.
+    """
+    call = {"place": "node0:29500", "outcome": Outcome.JOINED, "began_s": 100.0, "seconds": 0.5}
+    call |= facts.pop("call", {})  # type: ignore[call-overload]
+    told = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "node0", "MASTER_PORT": "29500",
+            "TORCHELASTIC_USE_AGENT_STORE": "True"}  # fmt: skip
+    told |= facts.pop("told", {})  # type: ignore[call-overload]
+    return process(rank, joining=Joining(**call), environment=told, **facts)  # type: ignore[arg-type]
+
+
+TIMED_OUT = {
+    "outcome": Outcome.FAILED, "seconds": 8.0, "error": "DistBackendError",
+    "message": "Gloo connectFullMesh failed with [..] Connect timeout",
+}  # fmt: skip
+WAITS = {"outcome": Outcome.WAITS, "seconds": None, "waited_s": 30.0}
+
+
+def noted(folder: Path, *processes: Process) -> tuple[LaunchFacts, ...]:
+    """What is read of the notes of these processes."""
+    for each in processes:
+        path = note_path(folder, each)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded(each))
+    return read_launch(folder).meetings
 
 
 def two_hosts(**facts: object) -> LaunchFacts:

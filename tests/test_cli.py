@@ -13,6 +13,7 @@ from ddpdoctor import __version__
 from ddpdoctor.checks import all_checks, trace_checks
 from ddpdoctor.samples import sample_folder
 from tests import dump_builders as dumps
+from tests.launch_builders import TIMED_OUT, WAITS, called, noted
 from tests.launching import ROOT, Finished, ddpdoctor, environment, finish
 from tests.test_writer_and_tracefile import write_run
 
@@ -188,3 +189,43 @@ def test_diagnose_of_dumps_loads_neither_torch_nor_pandas(tmp_path: Path) -> Non
     )
 
     assert done.stdout.strip() == "[]"
+
+
+def test_a_launch_that_failed_is_reported_on_and_diagnosed(tmp_path: Path) -> None:
+    launch = tmp_path / "ddpdoctor_runs" / "a-launch"
+    noted(launch, *(called(0, pid=pid, call=TIMED_OUT) for pid in (5, 6)))
+
+    shown, short = (call("report", *more, cwd=tmp_path) for more in ((), ("--short",)))
+    as_json = call("report", "a-launch", "--json", cwd=tmp_path)
+    diagnosed = call("diagnose", "ddpdoctor_runs/a-launch", cwd=tmp_path)
+
+    assert [each.status for each in (shown, short, as_json, diagnosed)] == [1, 1, 1, 1]
+    assert shown.out.startswith(
+        "ddpdoctor · launch a-launch · 0 of 2 processes joined a group of 2 ranks at node0:29500"
+    )
+    assert "skipped: DD402" in shown.out
+    assert "skipped" not in short.out
+    assert json.loads(as_json.out)["primary"] == "DD401"
+    assert diagnosed.out.startswith("2 processes claim rank 0")
+
+
+def test_a_launch_that_says_nothing_has_no_verdict(tmp_path: Path) -> None:
+    launch = tmp_path / "ddpdoctor_runs" / "a-launch"
+    noted(launch, called(0, call=WAITS | {"waited_s": 3.0}))
+
+    done = call("report", cwd=tmp_path)
+
+    assert done.status == 2
+    assert "no verdict on this launch: some ranks have not joined" in done.err
+
+
+def test_a_launch_without_a_model_is_no_run_to_load(tmp_path: Path) -> None:
+    noted(tmp_path / "ddpdoctor_runs" / "a-launch", called(0), called(1))
+
+    reported = call("report", cwd=tmp_path)
+    shown = call("dashboard", "ddpdoctor_runs/a-launch", cwd=tmp_path)
+
+    assert reported.status == 0
+    assert "recorded no DistributedDataParallel model" in reported.out
+    assert shown.status == 2
+    assert "`ddpdoctor report` judges it" in shown.err

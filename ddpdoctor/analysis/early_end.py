@@ -35,6 +35,9 @@ def early_end(run: Run, clock: CommonClock) -> EarlyEnd | None:
     if by_itself:
         alike = [trace for trace in by_itself if _key(trace) == _key(by_itself[0])]
         return _early_end(Cause.ERROR, alike, run)
+    hung_up = [trace for trace in run.ranks if _is_hung_up(trace)]
+    if hung_up:
+        return _early_end(Cause.HANGUP, hung_up, run)
     lost = [trace for trace in failed if trace.end and _is_torchs(trace.end, _LOST_A_PEER)]
     if not lost:
         return None
@@ -87,7 +90,7 @@ def _is_own_fault(trace: RankTrace) -> bool:
     if end is None or end.error in _FROM_OUTSIDE:
         return False
     if end.kind is EndKind.EXIT:
-        return trace.last_stacks.at_sigterm is None  # else the script's handler ended it
+        return not trace.last_stacks.by_signal  # else the script's handler ended it
     return not _is_torchs(end, _LOST_A_PEER) and not _is_torchs(end, _GAVE_UP)
 
 
@@ -97,7 +100,14 @@ def _is_torchs(end: End, words: re.Pattern[str]) -> bool:
 
 def _is_silent(trace: RankTrace) -> bool:
     ended_otherwise = trace.closed or trace.end is not None or trace.stopped is not None
-    return not ended_otherwise and trace.last_stacks.at_sigterm is None
+    return not ended_otherwise and not trace.last_stacks.by_signal
+
+
+def _is_hung_up(trace: RankTrace) -> bool:
+    """Whether SIGHUP ended it; a script may handle that signal, and go on or end in peace."""
+    if trace.last_stacks.at_sighup is None or trace.stopped is not None:
+        return False
+    return trace.end.failed if trace.end is not None else not trace.closed
 
 
 def _key(trace: RankTrace) -> object:

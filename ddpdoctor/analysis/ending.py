@@ -16,8 +16,13 @@ def unfinished(run: Run) -> tuple[str, ...]:
     """A sentence on a job that was killed, hangs or still runs; none where all ranks closed."""
     still_open = [trace for trace in run.ranks if not trace.closed]
     terminated = [t.info.rank for t in still_open if t.last_stacks.at_sigterm is not None]
-    unknown = [trace.info.rank for trace in still_open if trace.info.rank not in terminated]
+    hung_up = [t.info.rank for t in still_open if t.last_stacks.at_sighup is not None]
+    known = {*terminated, *hung_up}
+    unknown = [trace.info.rank for trace in still_open if trace.info.rank not in known]
     sentences = []
+    if hung_up:
+        sentences.append(f"SIGHUP ended {rank_list(hung_up)}")
+        terminated = [rank for rank in terminated if rank not in hung_up]
     if terminated:
         sentences.append(f"SIGTERM ended {rank_list(terminated)}")
     if unknown:

@@ -143,6 +143,7 @@ class Cause(StrEnum):
     ERROR = "error"  # it raised, or ended itself with a status other than 0
     SILENCE = "silence"  # it noted no end: SIGKILL, `os._exit`, a crash in native code
     LEFT = "left"  # it came to its end before the others
+    HANGUP = "hangup"  # SIGHUP ended it
 
 
 @dataclass(frozen=True)

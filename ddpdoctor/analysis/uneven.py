@@ -61,7 +61,7 @@ def out_of_batches(run: Analysis) -> frozenset[int]:
 
 def _first_uneven(loader: SharedLoader, run: Analysis) -> Uneven | None:
     passes = _passes(loader)
-    for epoch in sorted(passes)[:1] + [e for e, own in sorted(passes.items())[1:] if _ended(own)]:
+    for epoch in _judged(loader, passes, run):
         own = passes[epoch]
         batches, at_least = _batches(loader, own, first=epoch == min(passes))
         known = {rank: n for rank, n in batches.items() if rank not in at_least}
@@ -77,6 +77,19 @@ def _first_uneven(loader: SharedLoader, run: Analysis) -> Uneven | None:
         course = _course(loader, passes, epoch, step, run)
         return Uneven(loader, epoch, batches, at_least, shortest, step, course)
     return None
+
+
+def _judged(
+    loader: SharedLoader, passes: dict[int, dict[int, LoaderEpoch]], run: Analysis
+) -> list[int]:
+    """The first epoch, all that came to their end, and the last where the job stopped in it.
+
+    There some ranks came to the end, and others began a step more.
+    """
+    first, *later = sorted(passes)
+    stopped = any(each.ended for each in passes[later[-1]].values()) if later else False
+    stopped = stopped and _began_alone(loader, run)
+    return [first, *(e for e in later if _ended(passes[e]) or (stopped and e == later[-1]))]
 
 
 def _passes(loader: SharedLoader) -> dict[int, dict[int, LoaderEpoch]]:

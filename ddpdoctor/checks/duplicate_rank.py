@@ -2,7 +2,8 @@
 
 What it measures
     The rank that each process of the launch got from its launcher, with host and process number;
-    in a job that hangs, the RANK of each living process.
+    under `ddpdoctor run` the rank with which each of them called init_process_group; in a job that
+    hangs, the RANK of each living process.
 
 Why it matters
     The rendezvous counts a rank that comes twice, and waits for the one that then nobody is. The
@@ -20,7 +21,7 @@ When it is wrong
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ddpdoctor.checks import NotEnoughData, hang_check, launch_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
@@ -34,10 +35,14 @@ def duplicate_rank(launch: LaunchFacts) -> Iterator[Finding]:
     ranks = launch.ranks
     if launch.rendezvous is None or launch.rendezvous.reach is not Reach.REACHED:
         raise NotEnoughData("no other rank was met")
+    if launch.is_noted and not launch.rendezvous.address:
+        raise NotEnoughData("the ranks meet in a store of the script's, and not all in one maybe")
     for rank, processes in ranks.items():
+        if launch.is_noted and launch.world_size == 1:
+            continue  # each is alone, which is DD403
         if len(processes) > 1:
             places = [f"pid {process.pid} on {process.host}" for process in processes]
-            yield _finding(rank, places, launch.missing, _slurm(processes), launch.unit)
+            yield _finding(rank, places, launch.missing, _told(processes), launch.unit)
 
 
 @hang_check("DD401", "duplicate-rank")
@@ -56,7 +61,7 @@ def _finding(
     rank: int,
     places: Sequence[str],
     missing: tuple[int, ...],
-    tasks: Sequence[Evidence] = (),
+    tasks: Iterable[Evidence] = (),
     unit: str = "rank",
 ) -> Finding:
     nobody = f", and nobody is {rank_list(missing, unit)}" if missing else ""
@@ -66,7 +71,8 @@ def _finding(
         message=f"{len(places)} processes claim {unit} {rank}: {', '.join(places)}{nobody}",
         fix=(
             "Start the ranks by torchrun, which numbers them; under srun set RANK=$SLURM_PROCID "
-            "within each task, and as many tasks a node as it has ranks (--ntasks-per-node)."
+            "within each task, and as many tasks a node as it has ranks (--ntasks-per-node). Where "
+            "the script gives a rank to init_process_group, give another one in each process."
         ),
         culprits=(rank,),
         victims=missing,
@@ -74,9 +80,10 @@ def _finding(
     )
 
 
-def _slurm(processes: Sequence[Process]) -> tuple[Evidence, ...]:
-    return tuple(
-        Evidence(f"pid {process.pid}", f"SLURM_PROCID={process.environment['SLURM_PROCID']}")
-        for process in processes
-        if "SLURM_PROCID" in process.environment
-    )
+def _told(processes: Sequence[Process]) -> Iterator[Evidence]:
+    """The numbers that Slurm, and for a call of init_process_group any launcher, gave to them."""
+    for process in processes:
+        names = ("RANK", "SLURM_PROCID") if process.joining is not None else ("SLURM_PROCID",)
+        given = [f"{n}={process.environment[n]}" for n in names if n in process.environment]
+        if given:
+            yield Evidence(f"pid {process.pid}", ", ".join(given))

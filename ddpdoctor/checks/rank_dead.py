@@ -12,6 +12,7 @@ Why it matters
     is the cause, and its last words are further up in the log.
 
 What to do
+    SIGHUP: start the job in tmux, or by setsid; nohup is undone by torchrun.
     Signal 9 is mostly the kernel running out of memory: look at `dmesg` and at `oom_kill` in the
     cgroup's memory.events. Otherwise read that rank's own log. A rank that ended well did fewer
     steps than the others: see DD902. In a record the line that raised is named.
@@ -52,6 +53,10 @@ _FILE_ERRORS: Final = frozenset(
 _HALF_A_FILE: Final = re.compile(  # as torch.load, pickle and numpy say it
     r"PytorchStreamReader|unexpected EOF|[Rr]an out of input|pickle data was truncated|"
     r"file is too small|No data left in file"
+)
+_READS_A_FILE: Final = re.compile(  # functions that words of their own tell nothing of
+    r"^(torch\.serialization|numpy\.lib|safetensors|zipfile|tarfile|json|pickle|h5py|pandas\.io)\b"
+    r".*(load|open|read)"
 )
 
 
@@ -117,12 +122,15 @@ def rank_dead_in_record(run: Analysis) -> Iterator[Finding]:
     """
     from ddpdoctor.analysis.uneven import out_of_batches
 
-    if not any(t.end or t.last_stacks.at_sigterm is not None for t in run.run.ranks):
+    if not any(t.end or t.last_stacks.by_signal for t in run.run.ranks):
         raise NotEnoughData("no rank noted how it ended")
     early = run.early_end
     if early is None:
         return
     if early.cause == "left" and out_of_batches(run).issuperset(early.culprits):
+        return
+    if early.cause == "hangup":
+        yield _hung_up(early)
         return
     site = early.end.site if early.end else None
     yield Finding(
@@ -136,6 +144,25 @@ def rank_dead_in_record(run: Analysis) -> Iterator[Finding]:
         where=tuple(
             Location(rank, site.file, site.line, site.function) for rank in early.culprits if site
         ),
+    )
+
+
+def _hung_up(early: EarlyEnd) -> Finding:
+    who = rank_list(early.culprits)
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        message=(
+            f"SIGHUP ended {who} in step {early.step + 1}: the terminal or session in which the "
+            "job was started is gone"
+        ),
+        fix=(
+            "Start the job where it outlives the terminal: in tmux or screen, by setsid, or by the "
+            "cluster's scheduler. nohup does not help: torchrun handles SIGHUP itself, and passes "
+            "it on to the ranks."
+        ),
+        victims=tuple(sorted({*early.culprits, *early.victims})),
+        evidence=(Evidence(f"rank {early.culprits[0]} recorded last", early.last),),
     )
 
 
@@ -163,8 +190,9 @@ def _noted(run: Analysis, early: EarlyEnd) -> Iterator[Evidence]:
         if end is not None and end.failed:
             what = f"{end.error}: {end.message}" if end.error else f"sys.exit({end.status})"
             yield Evidence(f"rank {trace.info.rank}", what)
-        elif trace.last_stacks.at_sigterm is not None:
-            yield Evidence(f"rank {trace.info.rank}", "SIGTERM")
+        elif trace.last_stacks.by_signal:
+            hung_up = trace.last_stacks.at_sighup is not None
+            yield Evidence(f"rank {trace.info.rank}", "SIGHUP" if hung_up else "SIGTERM")
 
 
 def _mend(early: EarlyEnd) -> str:
@@ -180,7 +208,11 @@ def _mend(early: EarlyEnd) -> str:
 def _files(early: EarlyEnd) -> str:
     """Advice where a file that ranks share was not there, or not whole, for some of them."""
     end = early.end
-    if end is None or not (end.error in _FILE_ERRORS or _HALF_A_FILE.search(end.message)):
+    if end is None or not (
+        end.error in _FILE_ERRORS
+        or _HALF_A_FILE.search(end.message)
+        or _READS_A_FILE.search(end.called)
+    ):
         return ""
     return (
         " If another rank makes that file or folder, let one rank alone write it and all wait for "

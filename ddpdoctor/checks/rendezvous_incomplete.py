@@ -2,8 +2,9 @@
 
 What it measures
     Before training: which ranks reported at the rendezvous address within the time limit, and how
-    far the others came. In a job that hangs: ranks that stand in init_process_group, held against
-    the world size, and launchers that wait for other nodes.
+    far the others came. Under `ddpdoctor run`: which processes called init_process_group, and how
+    that ended. In a job that hangs: ranks that stand in init_process_group, held against the world
+    size, and launchers that wait for other nodes.
 
 Why it matters
     init_process_group waits for all ranks, for 10 minutes on gloo and longer where a time limit was
@@ -16,12 +17,13 @@ What to do
 
 When it is wrong
     Ranks that come later than the time limit: --timeout. Numbers of ranks are given to nodes as
-    torchrun does it, in a row.
+    torchrun does it, in a row. Calls of init_process_group are noted in a folder: of nodes that do
+    not share it, the ranks of the others seem to be missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from ddpdoctor.checks import NotEnoughData, hang_check, launch_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
@@ -30,6 +32,7 @@ from ddpdoctor.hang.joining import Joining, joining
 from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.ifnames import meets_on_loopback
 from ddpdoctor.launchfacts import LaunchFacts, Process, Reach, Rendezvous
+from ddpdoctor.notedcalls import Why, ends, failed_by_themselves, why_apart
 from ddpdoctor.wording import rank_list
 
 _WHY = {
@@ -48,9 +51,11 @@ def rendezvous_incomplete(launch: LaunchFacts) -> Iterator[Finding]:
     met = launch.rendezvous
     if met is None:
         raise NotEnoughData("no other rank was asked for")
-    if met.reach in _NO_PLACE or meets_on_loopback(launch):
+    if met.reach in _NO_PLACE or meets_on_loopback(launch) or launch.meets_beside_agent:
         raise NotEnoughData("the ranks have no place to meet, which is DD408")
-    if met.reach in _WHY and launch.processes[0].rank != 0:
+    if launch.is_noted:
+        yield from _not_joined(launch, met)
+    elif met.reach in _WHY and launch.processes[0].rank != 0:
         yield _unreachable(launch.processes[0], met)
     elif met.reach is Reach.REACHED and launch.missing and not _has_another_cause(launch):
         yield _missing(launch, met)
@@ -61,6 +66,90 @@ def _has_another_cause(launch: LaunchFacts) -> bool:
     surplus = sum(len(processes) - 1 for processes in launch.ranks.values())
     sizes = {process.world_size for process in launch.processes}
     return surplus >= len(launch.missing) or len(sizes) > 1
+
+
+def _not_joined(launch: LaunchFacts, met: Rendezvous) -> Iterator[Finding]:
+    """By the calls of init_process_group: who failed by itself, who did not call, or why not."""
+    match why_apart(launch):
+        case Why.FAILED:
+            yield _failed(failed_by_themselves(launch.apart), launch.apart)
+        case Why.NOT_CALLED:
+            yield _did_not_call(launch, met)
+        case Why.NOT_MET:
+            yield _did_not_meet(launch, met)
+        case Why.INTERRUPTED:
+            raise NotEnoughData("the job was ended from outside while its ranks joined")
+        case Why.STARTING:
+            raise NotEnoughData("ranks have called init_process_group, and may be about to meet")
+
+
+def _failed(culprits: list[Process], apart: Sequence[Process]) -> Finding:
+    ranks, first = _ranks(culprits), culprits[0].joining
+    others = [rank for rank in _ranks(apart) if rank not in ranks]
+    wait = f", and {rank_list(others)} cannot meet without" if others else ""
+    said = f"{first.error}: {first.message}" if first else ""
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        message=f"init_process_group failed on {_who(culprits)}{wait}: {said}",
+        fix=(
+            f"Mend this error on {_who(culprits)}. `ddpdoctor check` under the same launcher tries "
+            "the launch without the script."
+        ),
+        culprits=tuple(ranks),
+        victims=tuple(others),
+        evidence=ends(apart),
+    )
+
+
+def _did_not_call(launch: LaunchFacts, met: Rendezvous) -> Finding:
+    missing = launch.missing
+    elsewhere = launch.spans_hosts
+    here = " on this host" if elsewhere else ""
+    waited = f" and waited {met.waited_s:.0f} s" if met.waited_s >= 1 else ""
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.POSSIBLE if elsewhere else Confidence.LIKELY,
+        message=(
+            f"{len(launch.ranks)} of {launch.world_size} ranks called init_process_group{here}"
+            f"{waited} at {_place(met)}; {rank_list(missing)} did not"
+        ),
+        fix=(
+            "Look at the log of the missing ranks: whether they were started, with this address, "
+            "port and world size, and what they do before init_process_group."
+        ),
+        culprits=missing,
+        victims=tuple(_ranks(launch.apart)),
+        evidence=ends(launch.apart),
+    )
+
+
+def _did_not_meet(launch: LaunchFacts, met: Rendezvous) -> Finding:
+    ranks = _ranks(launch.apart)
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        message=(
+            f"all {launch.world_size} ranks called init_process_group at {_place(met)}, and "
+            f"{rank_list(ranks)} did not reach the others within {met.waited_s:.0f} s"
+        ),
+        fix=(
+            "Try the way between the ranks by `ddpdoctor check` under the same launcher: there may "
+            "be a firewall, or a card that does not lead to the others (GLOO_SOCKET_IFNAME, "
+            "NCCL_SOCKET_IFNAME). Where it only takes long, raise the timeout."
+        ),
+        victims=tuple(ranks),
+        evidence=ends(launch.apart),
+    )
+
+
+def _who(processes: Sequence[Process]) -> str:
+    ranks = _ranks(processes)
+    return rank_list(ranks) if ranks else f"pid {processes[0].pid} on {processes[0].host}"
+
+
+def _place(met: Rendezvous) -> str:
+    return f"{met.address}:{met.port}" if met.port else met.address or "a store of the script's"
 
 
 def _unreachable(process: Process, met: Rendezvous) -> Finding:
@@ -122,7 +211,7 @@ def _where(launch: LaunchFacts, silent: tuple[str, ...]) -> str:
     return f" (of node {', '.join(map(str, nodes[:8]))}, counted from 0)"
 
 
-def _ranks(processes: list[Process]) -> list[int]:
+def _ranks(processes: Iterable[Process]) -> list[int]:
     return sorted({process.rank for process in processes if process.rank is not None})
 
 

@@ -16,18 +16,23 @@ What to do
 
 When it is wrong
     How much a job needs depends on its batches and workers: the thresholds are for common sizes. A
-    job without workers and on gloo needs hardly any /dev/shm.
+    job without workers and on gloo needs hardly any /dev/shm: in a recorded run it is a hint then,
+    and before training, when the workers are not known, a warning. Whether the ranks of a recorded
+    run had to wait for CPUs was measured, and is not judged here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from ddpdoctor.checks import NotEnoughData, launch_check
+from ddpdoctor.checks import NotEnoughData, launch_check, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.launchfacts import UNLIMITED, LaunchFacts, Process
+
+if TYPE_CHECKING:  # a launch check loads no pandas
+    from ddpdoctor.analysis.model import Analysis
 
 MIB: Final = 2**20
 SHM: Final = "/dev/shm"  # noqa: S108  its size is looked at
@@ -56,12 +61,23 @@ class _Low:
 
 @launch_check("DD409", "resource-limits")
 def resource_limits(launch: LaunchFacts) -> Iterator[Finding]:
+    yield from _judged(launch, cpus=True)
+
+
+@trace_check("DD409", "resource-limits")
+def resource_limits_in_record(run: Analysis) -> Iterator[Finding]:
+    from ddpdoctor.analysis.launched import recorded_launch
+
+    yield from _judged(recorded_launch(run.run), cpus=False)
+
+
+def _judged(launch: LaunchFacts, *, cpus: bool) -> Iterator[Finding]:
     measured = False
     for (host, _), processes in launch.by_host.items():
         measured = measured or any(p.limits.shm_bytes is not None for p in processes)
         ranks = max([len(processes), *(p.local_world_size or 1 for p in processes)])
         low = [*_shm(processes, ranks), *_counts(processes[0], launch, ranks)]
-        low += [*_cpus(processes, ranks)]
+        low += _cpus(processes, ranks) if cpus else ()
         if low:
             yield _finding(host, processes, ranks, low)
     if not measured:
@@ -73,12 +89,24 @@ def _shm(processes: list[Process], ranks: int) -> Iterator[_Low]:
     needed = SHM_PER_RANK * ranks
     fix = "start the container with --shm-size=8g or --ipc=host, or remount /dev/shm larger"
     if limits.shm_bytes is not None and limits.shm_bytes < needed:
-        severity = Severity.ERROR if limits.shm_bytes < SHM_PER_RANK else Severity.WARNING
+        severity = _shm_severity(processes, limits.shm_bytes < SHM_PER_RANK)
         yield _Low(SHM, limits.shm_bytes / MIB, "MiB", needed / MIB, fix, severity)
     elif limits.shm_free_bytes is not None and limits.shm_free_bytes < SHM_LEAST_FREE:
         free = limits.shm_free_bytes / MIB
         clear = "remove what ended jobs left in /dev/shm"
-        yield _Low("free in /dev/shm", free, "MiB", SHM_LEAST_FREE / MIB, clear, Severity.ERROR)
+        least = SHM_LEAST_FREE / MIB
+        yield _Low(
+            "free in /dev/shm", free, "MiB", least, clear, _shm_severity(processes, is_fatal=True)
+        )
+
+
+def _shm_severity(processes: list[Process], is_fatal: bool) -> Severity:
+    """By who would use it: DataLoader workers, and NCCL."""
+    workers = [process.loader_workers for process in processes]
+    if any(workers):
+        return Severity.ERROR if is_fatal else Severity.WARNING
+    unused = None not in workers and all(process.backend == "gloo" for process in processes)
+    return Severity.INFO if unused else Severity.WARNING
 
 
 def _counts(process: Process, launch: LaunchFacts, ranks: int) -> Iterator[_Low]:

@@ -21,11 +21,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from ddpdoctor.checks import NotEnoughData, launch_check
+from ddpdoctor.checks import NotEnoughData, launch_check, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.launchfacts import Device, LaunchFacts, Process
 from ddpdoctor.wording import rank_list
+
+if TYPE_CHECKING:  # a launch check loads no pandas
+    from ddpdoctor.analysis.model import Analysis
 
 _FIX = (
     'Call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) first, and start as many ranks a '
@@ -43,6 +47,16 @@ def shared_device(launch: LaunchFacts) -> Iterator[Finding]:
     beyond = [process for process in on_gpu if _index(process) >= len(process.devices)]
     if beyond:
         yield _without_device(beyond)
+
+
+@trace_check("DD402", "shared-device")
+def shared_device_in_record(run: Analysis) -> Iterator[Finding]:
+    from ddpdoctor.analysis.launched import recorded_launch
+
+    launch = recorded_launch(run.run)
+    if not launch.processes:
+        raise NotEnoughData("no rank told of its device, limits and network")
+    yield from shared_device(launch)
 
 
 def _shared(processes: list[Process]) -> Iterator[Finding]:

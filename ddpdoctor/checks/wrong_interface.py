@@ -2,7 +2,8 @@
 
 What it measures
     GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME against the interfaces of each host; the address that
-    a host's own name leads to; what MASTER_ADDR leads to, and who listens on its port.
+    a host's own name leads to; what MASTER_ADDR leads to, and who listens on its port. Under
+    `ddpdoctor run` the same of each init_process_group that does not come back.
 
 Why it matters
     Ranks tell each other where they can be reached. A loopback address or the bridge of a container
@@ -22,10 +23,11 @@ When it is wrong
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
-from ddpdoctor.checks import launch_check
+from ddpdoctor.checks import NotEnoughData, launch_check, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.ifnames import GLOO, NCCL, cards, default_problem, meets_on_loopback, problem_of
 from ddpdoctor.launchfacts import (
@@ -37,19 +39,39 @@ from ddpdoctor.launchfacts import (
     hosts_of,
 )
 
+if TYPE_CHECKING:  # a launch check loads no pandas
+    from ddpdoctor.analysis.model import Analysis
+
 _OTHER_PORT: Final = (
     "End that process if it is left over from another job, or take another port: --master-port, or "
     "torchrun --standalone on a single host."
+)
+_TO_AGENT: Final = (
+    "Leave init_method out, or give env://, so that MASTER_ADDR and MASTER_PORT of the launcher "
+    "are taken: under torchrun rank 0 listens at no other port. One of your own is for ranks that "
+    "no torchrun has started."
 )
 
 
 @launch_check("DD408", "wrong-interface")
 def wrong_interface(launch: LaunchFacts) -> Iterator[Finding]:
+    if launch.is_noted and not launch.apart:
+        return  # they met
     yield from _interfaces(launch)
     if launch.rendezvous is not None:
         yield from _address(launch, launch.rendezvous)
     if launch.port is not None:
         yield _port_held(launch.port, launch.processes[0], Severity.INFO)
+
+
+@trace_check("DD408", "wrong-interface")
+def wrong_interface_in_record(run: Analysis) -> Iterator[Finding]:
+    from ddpdoctor.analysis.launched import recorded_launch
+
+    launch = recorded_launch(run.run)
+    if not launch.processes:
+        raise NotEnoughData("no rank told of its device, limits and network")
+    yield from wrong_interface(launch)
 
 
 def _interfaces(launch: LaunchFacts) -> Iterator[Finding]:
@@ -91,8 +113,10 @@ def _address(launch: LaunchFacts, met: Rendezvous) -> Iterator[Finding]:
     elif meets_on_loopback(launch):
         yield _at_address(f"{met.address} is loopback, and the ranks are on several hosts", met)
     elif met.reach is Reach.TAKEN:
-        holder = met.holder or PortHolder(met.port)
-        yield _port_held(holder, first, Severity.ERROR)
+        held = _port_held(met.holder or PortHolder(met.port), first, Severity.ERROR)
+        yield replace(held, fix=_TO_AGENT) if launch.meets_beside_agent else held
+    elif launch.meets_beside_agent:
+        yield _beside_agent(met, launch.apart)
     elif met.reach is Reach.FOREIGN:
         yield _at_address("what listens there is no store of this job", met)
     elif met.reach is Reach.NO_ANSWER and first.rank == 0:
@@ -110,6 +134,22 @@ def _at_address(problem: str, met: Rendezvous, process: Process | None = None) -
         ),
         hosts=(process.host,) if process is not None else (),
         evidence=(Evidence("it resolves to", ", ".join(met.resolved) or "nothing"),),
+    )
+
+
+def _beside_agent(met: Rendezvous, apart: Sequence[Process]) -> Finding:
+    told = apart[0].environment
+    agents = f"{told.get('MASTER_ADDR', '?')}:{told.get('MASTER_PORT', '?')}"
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        message=(
+            f"nobody listens at {met.address}:{met.port}, where init_process_group was told to "
+            f"meet: under torchrun the ranks meet at its agent's store ({agents}), and rank 0 "
+            "listens nowhere"
+        ),
+        fix=_TO_AGENT,
+        victims=_ranks(apart),
     )
 
 
@@ -133,5 +173,5 @@ def _who(processes: list[Process]) -> str:
     return f"{first} and {more} more" if more else first
 
 
-def _ranks(processes: list[Process]) -> tuple[int, ...]:
+def _ranks(processes: Iterable[Process]) -> tuple[int, ...]:
     return tuple(sorted({process.rank for process in processes if process.rank is not None}))

@@ -17,7 +17,13 @@ from ddpdoctor.preflight.limits import limits
 
 def this_process(launch: Launch, script: Path | None = None) -> Process:
     """What is true of this process now; of a script, its hash and that of files beside it."""
-    process = Process(
+    process = of_this_node(as_launched(launch))
+    return replace(process, code=_code(script)) if script else process
+
+
+def as_launched(launch: Launch) -> Process:
+    """What the launcher told this process, and its versions: quickly known, nothing of the node."""
+    return Process(
         host=socket.gethostname(),
         pid=os.getpid(),
         network_id=kernel_id("net"),
@@ -28,11 +34,9 @@ def this_process(launch: Launch, script: Path | None = None) -> Process:
         node_rank=launch.node_rank,
         environment=own.environment(dict(os.environ)),
         versions=own.versions(),
-        code=_code(script) if script else {},
         problems=launch.problems,
         unit=launch.unit,
     )
-    return of_this_node(process)
 
 
 def of_this_node(process: Process) -> Process:

@@ -14,13 +14,12 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import msgspec
-
 from ddpdoctor.errors import TorchMissing
-from ddpdoctor.launchfacts import MOST_BYTES, MOST_RANKS, Process, Reach, Rendezvous
+from ddpdoctor.launchfacts import Process, Reach, Rendezvous
 from ddpdoctor.preflight.interfaces import resolve
 from ddpdoctor.preflight.launcher import Launch
 from ddpdoctor.preflight.ports import holder_of
+from ddpdoctor.processfacts import decoded, encoded
 
 GRACE_S: Final = 1.0  # after all have come: a second process of a rank may still come
 VERDICT_S: Final = 10.0  # beyond the time limit, for rank 0 to judge and to say so
@@ -30,28 +29,6 @@ _ANSWER_S: Final = 5.0  # of a store that works
 _READ_S: Final = 3.0  # for the others to read the verdict, before the store goes
 _MOST_REPORTS: Final = 100_000
 _ROOM: Final = 8  # for a status
-
-
-def encoded(process: Process) -> bytes:
-    """For the store. What does not fit there is left out: hashes first, then variables."""
-    content = msgspec.json.encode(process)
-    if len(content) > MOST_BYTES:
-        content = msgspec.json.encode(replace(process, code={}))
-    if len(content) > MOST_BYTES:
-        content = msgspec.json.encode(replace(process, code={}, environment={}, command=()))
-    return content
-
-
-def decoded(content: bytes) -> Process | None:
-    """The facts of another process; None where they cannot be read."""
-    if len(content) > MOST_BYTES:
-        return None
-    try:
-        process = msgspec.json.decode(content, type=Process)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
-    numbers = (process.rank, process.world_size, process.local_rank, process.local_world_size)
-    return process if all(0 <= (number or 0) < MOST_RANKS for number in numbers) else None
 
 
 @dataclass(frozen=True)

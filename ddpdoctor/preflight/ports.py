@@ -26,6 +26,22 @@ def holder_of(port: int, root: Path = Path("/proc")) -> PortHolder | None:
     return PortHolder(port)
 
 
+def foreign_holder_of(port: int, root: Path = Path("/proc")) -> PortHolder | None:
+    """The listener on a port, unless it is this process or one that it comes from."""
+    holder = holder_of(port, root)
+    return None if holder is None or holder.pid in _lineage(os.getpid(), root) else holder
+
+
+def _lineage(pid: int, root: Path) -> set[int]:
+    """A process, the one that started it, and so on."""
+    found: set[int] = set()
+    while pid > 0 and pid not in found:
+        found.add(pid)
+        fields = _read(root / str(pid) / "stat").rpartition(")")[2].split()
+        pid = int(fields[1]) if len(fields) > 1 else 0
+    return found
+
+
 def _listening(port: int, root: Path) -> Iterator[str]:
     for table in ("net/tcp", "net/tcp6"):
         for line in _read(root / table).splitlines()[1:]:

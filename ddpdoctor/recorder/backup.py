@@ -1,8 +1,8 @@
-"""Stacks that are written in C, where Python cannot: at SIGTERM, and where its lock is kept.
+"""Stacks that are written in C, where Python cannot: at SIGTERM and SIGHUP, where its lock is kept.
 
-Both by `faulthandler.register`, whose handlers need no lock of Python's. That for SIGTERM goes on
+All by `faulthandler.register`, whose handlers need no lock of Python's. Those for the two go on
 to whatever handled the signal before, so that the process ends as without us; the script may set
-its own handler before or later. The other is run by a timer that the sentinel puts off each second:
+its own handler before or later. The third is run by a timer that the sentinel puts off each second:
 the signal goes to the sentinel's thread alone and interrupts no call of the training. Unlike
 `faulthandler.dump_traceback_later`, of which there is one per process, it is nobody else's.
 """
@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from ddpdoctor.laststacks import read_last_stacks
+from ddpdoctor.laststacks import hangup_file, read_last_stacks
 from ddpdoctor.recorder.facts import FactsFile
 
 SILENCE_S: Final = 20  # that the sentinel must not have run; a slow machine stays far below
@@ -43,22 +43,20 @@ class _TimerSpec(ctypes.Structure):
 
 
 class Backup:
-    """The file of this rank's last stacks. `close` removes it where nothing stands in it."""
+    """The files of this rank's last stacks. `close` removes them where nothing stands in them."""
 
     def __init__(self, path: Path, facts: FactsFile) -> None:
         self._path = path
         self._facts = facts
-        # Never closed: a signal that is under way would write to whatever got its number next.
-        self._fd = os.open(
-            path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644
+        self._fd = _new_file(path)
+        hangup = hangup_file(path)
+        self._ends = (
+            _AtSignal(signal.SIGTERM, path, self._fd),
+            _AtSignal(signal.SIGHUP, hangup, _new_file(hangup)),
         )
-        self._handled_before = signal.getsignal(signal.SIGTERM)
-        self._terminable = _is_free(signal.SIGTERM)
-        if self._terminable:
-            faulthandler.register(signal.SIGTERM, self._fd, all_threads=False, chain=True)
         self._timer: _Timer | None = None
         self._put_off_at = -math.inf
-        os.register_at_fork(after_in_child=self._leave_sigterm)
+        os.register_at_fork(after_in_child=self._leave_signals)
 
     def put_off(self) -> None:
         """Called by the sentinel's thread: Python runs, so that the timer may start anew."""
@@ -92,15 +90,42 @@ class Backup:
 
     def close(self) -> None:
         self.rest()
-        self._leave_sigterm()
+        self._leave_signals()
+        for each in self._ends:
+            each.remove_if_empty()
+
+    def _leave_signals(self) -> None:
+        for each in self._ends:
+            each.leave()
+
+
+class _AtSignal:
+    """Has the main thread's stack written to a file when a signal comes that ends a process."""
+
+    def __init__(self, number: signal.Signals, path: Path, fd: int) -> None:
+        self._number = number
+        self._path = path
+        self._fd = fd
+        self._handled_before = signal.getsignal(number)
+        self._is_ours = _is_free(number)
+        if self._is_ours:
+            faulthandler.register(number, fd, all_threads=False, chain=True)
+
+    def leave(self) -> None:
+        """Put back what handled the signal, unless the script has set something else since."""
+        if self._is_ours and signal.getsignal(self._number) == self._handled_before:
+            faulthandler.unregister(self._number)
+        self._is_ours = False
+
+    def remove_if_empty(self) -> None:
         if os.fstat(self._fd).st_size == 0:
             self._path.unlink(missing_ok=True)
 
-    def _leave_sigterm(self) -> None:
-        """Put back what handled SIGTERM, unless the script has set something else since."""
-        if self._terminable and signal.getsignal(signal.SIGTERM) == self._handled_before:
-            faulthandler.unregister(signal.SIGTERM)
-        self._terminable = False
+
+def _new_file(path: Path) -> int:
+    """Never closed: a signal that is under way would write to whatever got its number next."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+    return os.open(path, flags, 0o644)
 
 
 class _Timer:
@@ -140,7 +165,7 @@ def _is_free(number: int) -> bool:
     bit = 1 << (number - 1)
     masks = [_signal_mask(name) & bit for name in ("SigCgt", "SigIgn", "SigBlk")]
     caught, ignored, blocked = masks
-    if number == signal.SIGTERM:
+    if number in (signal.SIGTERM, signal.SIGHUP):
         by_python = callable(signal.getsignal(number))
         return not ignored and not blocked and (not caught or by_python)
     return not any(masks)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -18,12 +22,21 @@ OTHERS_SECONDS: Final = 5.0  # how long the other ranks get to close their files
 
 
 def print_end_report(folder: Path) -> None:
-    """Write the short report to standard error; without it in time, where the record lies."""
-    _wait_for_others(folder)
+    """Write the short report to standard error; without it in time, where the record lies.
+
+    A launcher that ends all ranks since one has failed sends SIGTERM just then, to this process and
+    its children, and SIGKILL half a minute later: the report is written before the former acts.
+    """
+    with _sigterm_put_off():
+        _wait_for_others(folder)
+        _print(folder)
+
+
+def _print(folder: Path) -> None:
     command = [sys.executable, "-m", "ddpdoctor", "report", str(folder), "--short"]
     try:
         child = subprocess.run(
-            command, timeout=REPORT_SECONDS, check=False,
+            command, timeout=REPORT_SECONDS, check=False, start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         text = child.stdout.decode(errors="replace")
@@ -31,6 +44,23 @@ def print_end_report(folder: Path) -> None:
         text = f"ddpdoctor: recorded in {folder}; see `ddpdoctor report {folder}`\n"
     sys.stderr.write(text)
     sys.stderr.flush()
+
+
+@contextmanager
+def _sigterm_put_off() -> Iterator[None]:
+    """What it does by default is done afterwards; a handler of the script's is left alone."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if came:
+            signal.raise_signal(signal.SIGTERM)
 
 
 def _wait_for_others(folder: Path) -> None:

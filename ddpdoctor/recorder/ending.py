@@ -23,6 +23,7 @@ from ddpdoctor.recorder.phases import Phases
 MAX_MESSAGE: Final = 300  # characters of an exception's message that are kept
 _MAX_READ: Final = 4000  # of it that are looked at
 _MAX_DEPTH: Final = 1000  # calls of a traceback that are looked at
+_MAX_NAME: Final = 200  # characters of a function's name that are kept
 _NAMED: Final = re.compile(  # `token=...`, `"api_key": "..."`, `Authorization: Bearer ...`
     rf"""(?ix) ( \w* (?: {CREDENTIAL_WORDS} ) \w*
         ["']? \s* [=:] \s* (?: bearer \s+ )? ["']? ) [^\s"',;)\]}}]+"""
@@ -91,11 +92,13 @@ class Ending:
         return End(kind, at_ns, max(0, phases.step_of_record), phases.current, **more)
 
     def _of_exception(self, error: BaseException) -> End:
+        site, called = _raised_at(error.__traceback__)
         return self._end(
             EndKind.EXCEPTION,
             error=type(error).__name__,
             message=masked(_text(error)),
-            site=_raised_at(error.__traceback__),
+            site=site,
+            called=called,
         )
 
     def _of_exit(self, code: object, while_handling: BaseException | None) -> End:
@@ -138,13 +141,17 @@ def _text(error: BaseException) -> str:
     return Guard(lambda _: None).run(str, error) or ""
 
 
-def _raised_at(traceback: TracebackType | None) -> Site | None:
-    """The innermost of the user's lines on the way of an exception."""
+def _raised_at(traceback: TracebackType | None) -> tuple[Site | None, str]:
+    """The innermost of the user's lines on the way of an exception, and the function it called."""
     found: Site | None = None
+    called = ""
     for _ in range(_MAX_DEPTH):
         if traceback is None:
             break
-        if is_user_file(traceback.tb_frame.f_code.co_filename):
-            found = site_of(traceback.tb_frame, traceback.tb_lineno)
+        frame = traceback.tb_frame
+        if is_user_file(frame.f_code.co_filename):
+            found, called = site_of(frame, traceback.tb_lineno), ""
+        elif found is not None and not called:
+            called = f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_name}"[:_MAX_NAME]
         traceback = traceback.tb_next
-    return found
+    return found, called

@@ -22,7 +22,7 @@ from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.launchfacts import LaunchFacts, Process, process_of
 from ddpdoctor.preflight.collect import of_this_node
 from ddpdoctor.preflight.launcher import against_slurm
-from ddpdoctor.preflight.meeting import decoded, encoded
+from ddpdoctor.processfacts import decoded, encoded
 from ddpdoctor.recorder import _torch_private as private
 from ddpdoctor.recorder.guard import Guard
 
@@ -32,8 +32,6 @@ PATIENCE_S: Final = 60.0  # for ranks that come late to their first model
 _LOOK_EVERY_S: Final = 0.25
 _STOP_S: Final = 5.0
 _PREFIX: Final = "ddpdoctor/launch"
-# The report on the run finds these by itself; all others are kept as notes of rank 0.
-_FOUND_LATER: Final = "DD404"
 # Named here, so that the training process need not search for all checks and load them.
 _CHECKS: Final = (
     "shared_device", "world_size_mismatch", "environment_drift", "wrong_interface",
@@ -44,12 +42,9 @@ _CHECKS: Final = (
 class LaunchWatch:
     """Begins with the first model, when the device is known; `stop` ends it early."""
 
-    def __init__(
-        self, info: RankInfo, tell: Callable[[Process], None], note: Callable[[str], None]
-    ):
+    def __init__(self, info: RankInfo, tell: Callable[[Process], None]):
         self._info = info
         self._tell = tell
-        self._note = note
         self._stop = threading.Event()
         self._device: int | None = None
         self._thread: threading.Thread | None = None
@@ -103,15 +98,13 @@ class LaunchWatch:
         return LaunchFacts(processes, self._info.world_size)
 
     def _warn(self, facts: LaunchFacts) -> None:
+        """At once; the report on the run finds the same by what each rank told."""
         findings = judge(facts)
         if findings:
             log.warning(
                 "ddpdoctor: this launch has a fault: %s",
                 "; ".join(f"{code} {name}: {found.message}" for code, name, found in findings),
             )
-        for code, name, found in findings:
-            if code != _FOUND_LATER:
-                self._note(f"{code} {name}: {found.message}. {found.fix}")
 
 
 def judge(facts: LaunchFacts) -> Sequence[tuple[str, str, Finding]]:

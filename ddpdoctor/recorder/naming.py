@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import os
 import re
-import secrets
 import time
 from pathlib import Path
 from typing import Final
 
 from ddpdoctor.recorder import _torch_private as private
 from ddpdoctor.recorder.registration import start_time_ticks
+from ddpdoctor.runnames import at, named_run_id, new_run_id
 
 _STORE_KEY: Final = "ddpdoctor/attempt"
-_SAFE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def agree_on_attempt(runs: Path) -> tuple[str, int]:
@@ -39,16 +37,12 @@ def _store_key() -> str:
 
 def _proposed_run_id() -> str:
     """Named by the environment; else after the launcher, so that restarts are one run."""
-    named = os.environ.get("DDPDOCTOR_RUN_ID", "")
-    if _SAFE_NAME.fullmatch(named):
+    named = named_run_id(os.environ)
+    if named is not None:
         return named
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return _of_process(os.getppid())
     return new_run_id()
-
-
-def new_run_id() -> str:
-    return f"{_at(time.time())}-{secrets.token_hex(2)}"
 
 
 def _of_process(pid: int) -> str:
@@ -57,11 +51,22 @@ def _of_process(pid: int) -> str:
     ago = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
     suffix = hashlib.sha256(f"{boot}{pid}{ticks}".encode()).hexdigest()[:4]
-    return f"{_at(round(time.time() - ago))}-{suffix}"
+    return f"{at(round(time.time() - ago))}-{suffix}"
 
 
-def _at(seconds: float) -> str:
-    return f"{datetime.datetime.fromtimestamp(seconds, tz=datetime.UTC):%Y%m%d-%H%M%S}"
+def claimed_attempt(run: Path, attempt: int) -> int:
+    """This attempt or a later one, its folder made by this process alone.
+
+    For a group of one rank: others that the launcher started may be as alone, and want the same.
+    """
+    run.mkdir(parents=True, exist_ok=True)
+    while True:
+        try:
+            (run / f"attempt-{attempt}").mkdir()
+        except FileExistsError:
+            attempt = max(attempt + 1, _next_attempt(run))
+        else:
+            return attempt
 
 
 def _next_attempt(run: Path) -> int:

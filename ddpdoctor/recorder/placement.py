@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from ddpdoctor.laststacks import STACKS_SUFFIX
+from ddpdoctor.laststacks import HANGUP_SUFFIX, STACKS_SUFFIX
 from ddpdoctor.localrecords import SUFFIX, LocalRecord
 from ddpdoctor.notices import warn
 
@@ -107,7 +107,8 @@ class Placement:
     def _copy(self, failed: list[OSError]) -> None:
         deadline = time.monotonic() + COPY_S
         try:
-            stacks = (STACKS_SUFFIX,) if self.path.with_suffix(STACKS_SUFFIX).exists() else ()
+            written = (STACKS_SUFFIX, HANGUP_SUFFIX)
+            stacks = [each for each in written if self.path.with_suffix(each).exists()]
             for suffix in (*stacks, FACTS_SUFFIX, self.path.suffix):  # readers look for the last
                 copy_in_time(self.path.with_suffix(suffix), self.home.with_suffix(suffix), deadline)
         except OSError as error:

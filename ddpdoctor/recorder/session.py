@@ -18,6 +18,7 @@ from ddpdoctor.events import GroupInfo, RunInfo
 from ddpdoctor.laststacks import STACKS_SUFFIX
 from ddpdoctor.notices import mention, warn
 from ddpdoctor.recorder import _torch_private as private
+from ddpdoctor.recorder import joinwatch
 from ddpdoctor.recorder.backup import Backup
 from ddpdoctor.recorder.callsite import CallSites
 from ddpdoctor.recorder.clocksync import ClockSync
@@ -31,7 +32,7 @@ from ddpdoctor.recorder.launchwatch import LaunchWatch
 from ddpdoctor.recorder.loader import LoaderHooks
 from ddpdoctor.recorder.modelfacts import Models
 from ddpdoctor.recorder.named import NamedSpans
-from ddpdoctor.recorder.naming import agree_on_attempt
+from ddpdoctor.recorder.naming import agree_on_attempt, claimed_attempt
 from ddpdoctor.recorder.phases import Phases
 from ddpdoctor.recorder.placement import FACTS_SUFFIX, Placement
 from ddpdoctor.recorder.rankfacts import rank_info
@@ -61,6 +62,8 @@ class Recorder:
         self.rank, world_size = dist.get_rank(), dist.get_world_size()
         runs = Path(settings.dir).absolute()  # the script may change its folder
         run_id, attempt = agree_on_attempt(runs)
+        if world_size == 1:
+            attempt = claimed_attempt(runs / run_id, attempt)
         run = RunInfo(run_id, attempt, world_size, str(dist.get_backend()))
         self.folder = runs / run_id / f"attempt-{attempt}"
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +103,7 @@ class Recorder:
             self._phases, self._sites, self._facts, guard, stalls, control.poll, self._file.flush
         )
         self._clock = ClockSync(info, self._facts.clock, guard)
-        self._launch = LaunchWatch(info, self._facts.process, self._facts.note)
+        self._launch = LaunchWatch(info, self._facts.process)
         self._registration = _register(self.rank, world_size, self.place)
         self._server = WorkerServer()
         marks.send_to(self._named)
@@ -190,6 +193,7 @@ def begin(settings: Settings, device: torch.device) -> Recorder | None:
         guard = Guard(_warn_off)
         _State.recorder = guard.run(Recorder, guard, settings, device)
         if _State.recorder is not None:
+            joinwatch.forget()
             _close_at_exit(_State.recorder, guard)
     return _State.recorder
 

@@ -17,6 +17,7 @@ from ddpdoctor.checks import launch_check_of, run_check
 from ddpdoctor.checks.not_wrapped import LEAST_STEPS
 from ddpdoctor.launchfacts import LaunchFacts, Process, Unsynced
 from ddpdoctor.recorder import _torch_private as private
+from ddpdoctor.recorder import joinwatch
 from ddpdoctor.recorder.guard import Guard
 
 log = logging.getLogger("ddpdoctor")
@@ -46,6 +47,7 @@ class UnwrappedWatch:
         self._without += self._collectives == before
         if self._steps >= LEAST_STEPS:
             self._done()
+            joinwatch.trains_unsynced(Unsynced(self._steps, self._without))
             if dist.get_rank() == 0:
                 self._say()
 

@@ -84,7 +84,7 @@ def ended(kind: EndKind, at_ms: float = 0, status: int = 0) -> End:
     return End(kind, START_NS + int(at_ms * MS), 17, Phase.BETWEEN, status=status)
 
 
-SILENT, TERMINATED = None, "SIGTERM"
+SILENT, TERMINATED, HUNG_UP = None, "SIGTERM", "SIGHUP"
 
 
 def run_with(*ends: End | str | None) -> Run:
@@ -94,7 +94,7 @@ def run_with(*ends: End | str | None) -> Run:
         end = ends[trace.info.rank]
         if isinstance(end, End):
             return replace(trace, end=end)
-        stacks = LastStacks(() if end == TERMINATED else None)
+        stacks = LastStacks(() if end == TERMINATED else None, (), () if end == HUNG_UP else None)
         return replace(trace, closed=False, last_stacks=stacks)
 
     return with_ranks(simulate(lambda rank, step: StepTimes(), len(ends)), change)
@@ -121,18 +121,21 @@ def test_the_first_to_raise_is_the_cause_and_the_others_follow() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "message", "shared_file"),
+    ("error", "message", "called", "shared_file"),
     [
-        ("FileNotFoundError", "[Errno 2] No such file or directory: 'runs/7'", True),
-        ("RuntimeError", "PytorchStreamReader failed reading zip archive: no directory", True),
-        ("EOFError", "Ran out of input", True),
-        ("ValueError", "no label 11", False),
+        ("FileNotFoundError", "[Errno 2] No such file or directory: 'runs/7'", "", True),
+        ("RuntimeError", "PytorchStreamReader failed reading zip archive: no directory", "", True),
+        ("EOFError", "Ran out of input", "", True),
+        ("OSError", "[Errno 22] Invalid argument", "torch.serialization.load", True),
+        ("OSError", "[Errno 28] No space left on device", "torch.serialization.save", False),
+        ("ValueError", "no label 11", "torch.nn.functional.cross_entropy", False),
     ],
 )
 def test_a_file_that_another_rank_makes_is_to_be_waited_for(
-    error: str, message: str, shared_file: bool
+    error: str, message: str, called: str, shared_file: bool
 ) -> None:
-    fix = found(run_with(raised("RuntimeError", CLOSED, 12), raised(error, message, 10))).fix
+    end = replace(raised(error, message, 10), called=called)
+    fix = found(run_with(raised("RuntimeError", CLOSED, 12), end)).fix
 
     assert ("barrier()" in fix) == shared_file
 
@@ -232,6 +235,27 @@ def test_without_any_word_nothing_is_known() -> None:
 def test_a_handler_of_the_scripts_that_ends_it_at_sigterm_is_no_failure() -> None:
     run = run_with(ended(EndKind.EXIT, 10, status=5), ended(EndKind.RETURNED, 12))
     run = with_ranks(run, lambda trace: replace(trace, last_stacks=LastStacks(())))
+
+    assert result_of("DD901", run).outcome is Outcome.CLEAN
+
+
+@pytest.mark.parametrize("other", [HUNG_UP, raised("RuntimeError", CLOSED, 12), TERMINATED])
+def test_a_terminal_that_was_closed_is_no_ranks_fault(other: End | str) -> None:
+    finding = found(run_with(HUNG_UP, other))
+
+    assert (finding.culprits, finding.victims) == ((), (0, 1))
+    assert finding.message.startswith("SIGHUP ended rank")
+    assert "tmux" in finding.fix
+
+
+def test_what_a_rank_raised_before_the_terminal_was_closed_is_the_cause() -> None:
+    assert found(run_with(raised("ValueError", "no label 11", 10), HUNG_UP)).culprits == (0,)
+
+
+def test_a_script_that_handles_sighup_and_goes_on_is_clean() -> None:
+    """As one that saves its state when the scheduler says by SIGHUP that time is up."""
+    run = run_with(ended(EndKind.RETURNED, 8), ended(EndKind.EXIT, 8))
+    run = with_ranks(run, lambda trace: replace(trace, last_stacks=LastStacks(None, (), ())))
 
     assert result_of("DD901", run).outcome is Outcome.CLEAN
 

@@ -9,6 +9,8 @@ import pytest
 from ddpdoctor.checks import Outcome
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.launchfacts import LaunchFacts, Limits, Network
+from ddpdoctor.tracefile import RankTrace
+from tests.builders import StepTimes, own_loader, result_of, simulate, with_ranks
 from tests.launch_builders import COMMON, codes, launch, only_finding, process, results
 
 MIB = 2**20
@@ -28,11 +30,54 @@ def found(facts: LaunchFacts) -> Finding:
 def test_a_containers_usual_shared_memory_is_too_small() -> None:
     finding = found(on_both(shm_bytes=64 * MIB, shm_free_bytes=64 * MIB))
 
-    assert finding.severity is Severity.ERROR
+    assert finding.severity is Severity.WARNING  # whether workers will use it is not known
     assert finding.message == "node0 is set too low for 2 ranks on it: /dev/shm 64 MiB"
     assert "--shm-size" in finding.fix
     assert (finding.evidence[0].value, finding.evidence[0].threshold) == (64, 512)
     assert finding.hosts == ("node0",)
+
+
+@pytest.mark.parametrize(
+    ("workers", "backend", "severity"),
+    [
+        (2, "gloo", Severity.ERROR),
+        (0, "nccl", Severity.WARNING),
+        (None, "gloo", Severity.WARNING),
+        (0, "gloo", Severity.INFO),
+    ],
+)
+def test_who_uses_the_shared_memory_of_a_recorded_run(
+    workers: int | None, backend: str, severity: Severity
+) -> None:
+    small = replace(COMMON, shm_bytes=64 * MIB, shm_free_bytes=60 * MIB)
+
+    def add(trace: RankTrace) -> RankTrace:
+        told = process(trace.info.rank, limits=small)
+        loaders = {} if workers is None else {0: own_loader(trace, workers=workers)}
+        info = replace(trace.info, backend=backend)
+        return replace(trace, process=told, loaders=loaders, info=info)
+
+    run = with_ranks(simulate(lambda rank, step: StepTimes(), 2), add)
+
+    (finding,) = result_of("DD409", run).findings
+    assert finding.severity is severity
+
+
+def test_cpus_of_a_recorded_run_are_not_counted_but_measured() -> None:
+    def add(trace: RankTrace) -> RankTrace:
+        info = replace(trace.info, threads=8)
+        return replace(trace, process=process(trace.info.rank), info=info)
+
+    run = with_ranks(simulate(lambda rank, step: StepTimes(), 2), add)
+
+    assert result_of("DD409", run).outcome is Outcome.CLEAN
+
+
+def test_a_record_without_facts_of_the_launch_is_skipped() -> None:
+    run = simulate(lambda rank, step: StepTimes(), 2)
+
+    for code in ("DD402", "DD408", "DD409"):
+        assert result_of(code, run).outcome is Outcome.SKIPPED
 
 
 def test_shared_memory_that_is_full() -> None:

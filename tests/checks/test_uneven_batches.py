@@ -154,6 +154,31 @@ def test_lengths_that_change_from_epoch_to_epoch() -> None:
     assert "in epoch 1" in finding.message
 
 
+def resumed(rank: int) -> tuple[LoaderEpoch, ...]:
+    """Broken off after as many batches on all; rank 0 then goes on, and the others begin anew."""
+    broken_off = one_pass(2, ended=False, last_sync=2)
+    if rank == 0:
+        return (broken_off, one_pass(4, epoch=1, first_sync=2, last_sync=6))
+    return (broken_off, one_pass(4, epoch=1, first_sync=2, ended=False, last_sync=6))
+
+
+def test_a_later_epoch_in_which_the_job_stopped() -> None:
+    """Where one rank alone found the state from which to resume, say."""
+    run = run_with([6, 6, 6], resumed, steps=7)
+
+    (finding,) = result_of("DD304", without_last_reduction(run, rank=0)).findings
+
+    assert finding.confidence is Confidence.CERTAIN
+    assert (finding.culprits, finding.victims) == ((0,), (1, 2))
+    assert "rank 0 gets 4 batches in epoch 1 and ranks 1 and 2 up to 5 or more" in finding.message
+    assert "in step 7 the others wait for rank 0" in finding.message
+
+
+def test_a_later_epoch_that_is_still_under_way_is_clean() -> None:
+    """Rank 0 has drawn its last batch, the others are about to."""
+    assert result_of("DD304", run_with([6, 6, 6], resumed, steps=6)).outcome is Outcome.CLEAN
+
+
 @pytest.mark.parametrize("code", ["DD303", "DD307"])
 def test_a_cause_that_is_another_finding(code: str) -> None:
     """Wrong replicas, or a dataset of another length, on rank 1."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ddpdoctor.launchfacts import LaunchFacts
 from ddpdoctor.preflight.launcher import against_slurm, launch_of
+from ddpdoctor.tracefile import RankTrace
+from tests.builders import StepTimes, result_of, simulate, with_ranks
 from tests.launch_builders import codes, launch, only_finding, process
 
 HAND_SET = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
@@ -78,3 +82,17 @@ def test_a_task_of_slurm_may_spawn_several_ranks_but_not_be_less_than_one() -> N
 
 def test_ranks_that_agree_are_clean() -> None:
     assert codes(launch(process(0), process(1))) == []
+
+
+@pytest.mark.parametrize(("started", "is_found"), [("2", False), ("8", True), ("1", False)])
+def test_a_recorded_group_is_held_against_what_was_started(started: str, is_found: bool) -> None:
+    """A process may spawn more ranks than the launcher started processes."""
+
+    def told(trace: RankTrace) -> RankTrace:
+        return replace(trace, info=replace(trace.info, environment={"WORLD_SIZE": started}))
+
+    result = result_of("DD403", with_ranks(simulate(lambda rank, step: StepTimes(), 2), told))
+
+    assert bool(result.findings) == is_found
+    if is_found:
+        assert "of 2 ranks, and the launcher started 8" in result.findings[0].message

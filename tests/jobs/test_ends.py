@@ -18,9 +18,10 @@ from tests.ranks import finish_ranks
 pytestmark = [pytest.mark.job, pytest.mark.timeout(300)]
 
 PROGRAM = PROGRAMS / "ends_differently.py"
-WAYS = ("exception", "exit", "os._exit", "SIGTERM", "handled-SIGTERM", "SIGKILL", "returned")
+WAYS = ("exception", "exit", "os._exit", "SIGTERM", "handled-SIGTERM", "SIGHUP", "SIGKILL",
+        "returned")  # fmt: skip
 STATUS = {"exception": 1, "exit": 3, "os._exit": 4, "SIGTERM": -15, "handled-SIGTERM": 5,
-          "SIGKILL": -9, "returned": 0}  # fmt: skip
+          "SIGHUP": -1, "SIGKILL": -9, "returned": 0}  # fmt: skip
 STEPS = 7
 
 
@@ -86,14 +87,18 @@ def test_ends_are_noted_with_place_and_masked_message(ended: Ended) -> None:
 
 def test_what_nobody_can_note_leaves_no_end_and_sigterm_its_stack(ended: Ended) -> None:
     _, ranks = ended
-    for way in ("os._exit", "SIGTERM", "SIGKILL"):
+    for way in ("os._exit", "SIGTERM", "SIGHUP", "SIGKILL"):
         assert ranks[way].end is None
         assert not ranks[way].closed
     for way in ("SIGTERM", "handled-SIGTERM"):
         stack = ranks[way].last_stacks.at_sigterm
         assert stack is not None
         assert (stack[0].function, stack[0].line) == ("end", line_of("signal.raise_signal("))
-    assert ranks["SIGKILL"].last_stacks.at_sigterm is None
+    hangup = ranks["SIGHUP"].last_stacks
+    assert hangup.at_sighup is not None
+    assert hangup.at_sighup[0].line == line_of("signal.raise_signal(")
+    assert [hangup.at_sigterm, ranks["SIGTERM"].last_stacks.at_sighup] == [None, None]
+    assert not ranks["SIGKILL"].last_stacks.by_signal
     assert ranks["returned"].last_stacks.at_sigterm is None
 
 

@@ -256,3 +256,35 @@ def test_training_without_ddp_is_said_unless_the_script_reduces(
     assert done.status == 0, done.err
     said = "DD406 not-wrapped: rank 0 of 2 trains without DistributedDataParallel"
     assert done.err.count(said) == (0 if reduces else 1)
+
+
+def test_ranks_that_join_in_many_ways_leave_no_word_of_their_launch(tmp_path: Path) -> None:
+    """Two trainings, of which each is a run; the groups before them left nothing."""
+    program = PROGRAMS / "joins_in_many_ways.py"
+    done = finish(ddpdoctor_run(program, str(tmp_path), str(free_port())), tmp_path)
+    reported = finish(ddpdoctor("report", "--json", "--fail-on", "never"), tmp_path)
+
+    assert done.status == 0, done.err
+    assert "DD4" not in done.err.replace("DD404", "")
+    (run,) = (tmp_path / "ddpdoctor_runs").iterdir()
+    assert sorted(path.name for path in run.iterdir()) == ["attempt-0", "attempt-1"]
+    report = json.loads(reported.out)
+    assert report["subject"] == "run"
+    assert not [code for code in found(report) if code.startswith("DD4")]
+    for code in ("DD403", "DD404", "DD408", "DD409"):
+        assert outcome(report, code) == "clean"
+
+
+def test_a_launch_that_fails_is_judged_at_its_end_and_by_the_report(tmp_path: Path) -> None:
+    done = finish(ddpdoctor_run(PROGRAMS / "joins_as_rank_0.py"), tmp_path)
+    reported = finish(ddpdoctor("report", "--json"), tmp_path)
+    listed = finish(ddpdoctor("runs", "--json"), tmp_path)
+
+    assert done.status == 1
+    assert "the script failed before any rank recorded a model" in done.err
+    assert "DD401 duplicate-rank  error, certain" in done.err
+    assert reported.status == 1
+    report = json.loads(reported.out)
+    assert (report["subject"], report["primary"]) == ("launch", "DD401")
+    assert found(report)["DD401"]["culprits"] == [0]
+    assert [each["state"] for each in json.loads(listed.out)] == ["no model recorded"]

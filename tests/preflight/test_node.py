@@ -19,8 +19,8 @@ from ddpdoctor.preflight.devices import visible_devices
 from ddpdoctor.preflight.interfaces import network, resolve
 from ddpdoctor.preflight.launcher import expand_nodes, launch_of
 from ddpdoctor.preflight.limits import limits
-from ddpdoctor.preflight.meeting import decoded, encoded
 from ddpdoctor.preflight.ports import holder_of
+from ddpdoctor.processfacts import decoded, encoded
 
 
 def write(root: Path, files: Mapping[str, str]) -> Path:

@@ -78,7 +78,11 @@ os.kill(child, signal.SIGTERM)
 assert os.waitpid(child, 0)[1] == signal.SIGTERM
 made.close()
 """
+HANG_UP = TERMINATE.replace("SIGTERM", "SIGHUP")
 SCRIPTS = {
+    "hangup": "begin()" + HANG_UP,
+    "nohup": "signal.signal(signal.SIGHUP, signal.SIG_IGN)\nbegin()" + HANG_UP,
+    "hangup-closed": "begin()\nmade.close()" + HANG_UP,
     "default": "begin()" + TERMINATE,
     "handled-before": EXITS_7 + "begin()" + TERMINATE,
     "handled-later": "begin()\n" + EXITS_7 + TERMINATE,
@@ -138,6 +142,20 @@ def test_sigterm_ends_the_process_as_without_us(
     assert (at_sigterm is not None) == noted
     if at_sigterm is not None:
         assert at_sigterm[0].function == "work"
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "noted"),
+    [("hangup", -signal.SIGHUP, True), ("nohup", 0, False), ("hangup-closed", -1, False)],
+)
+def test_sighup_is_told_from_sigterm_and_ends_the_process_as_without_us(
+    script: str, status: int, noted: bool, folder: Path, statuses: dict[str, int]
+) -> None:
+    seen = stacks(folder / script)
+
+    assert statuses[script] == status
+    assert (seen.at_sighup is not None) == noted
+    assert seen.at_sigterm is None
 
 
 def test_sigterm_in_a_forked_child_is_none_of_ours(folder: Path, statuses: dict[str, int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
@@ -62,3 +63,30 @@ def test_a_rank_of_another_host_is_waited_for_until_it_closes_its_file(
     assert not all_have_ended(tmp_path)
     file.close()
     assert all_have_ended(tmp_path)
+
+
+ENDS = """
+import os, signal, sys, threading
+from pathlib import Path
+from ddpdoctor.recorder import end_report
+
+before = {"none": signal.SIG_DFL, "exits": lambda number, frame: sys.exit(7)}[sys.argv[1]]
+signal.signal(signal.SIGTERM, before)
+end_report.OTHERS_SECONDS = 0.5
+threading.Timer(0.2, os.killpg, (0, signal.SIGTERM)).start()
+end_report.print_end_report(Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize(("handler", "status"), [("none", -signal.SIGTERM), ("exits", 7)])
+def test_a_launcher_that_ends_all_ranks_meanwhile_gets_the_report(
+    handler: str, status: int, tmp_path: Path
+) -> None:
+    """Then the process ends by the signal, as it would have; a handler of the script's acts."""
+    command = [sys.executable, "-c", ENDS, handler, str(tmp_path / "no-such-run")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, start_new_session=True
+    )
+
+    assert done.returncode == status
+    assert ("there is no such folder" in done.stderr) == (handler == "none")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from ddpdoctor.recorder.naming import agree_on_attempt, new_run_id
+from ddpdoctor.recorder.naming import agree_on_attempt, claimed_attempt, new_run_id
 
 
 def life_of_a_job(folder: Path, runs: Path, number: int) -> tuple[str, int]:
@@ -76,3 +76,10 @@ def test_a_name_that_is_a_path_is_not_taken(
 
 def test_new_names_differ() -> None:
     assert len({new_run_id() for _ in range(20)}) > 15
+
+
+def test_a_group_of_one_takes_no_attempt_that_another_has(tmp_path: Path) -> None:
+    """As where each process of a launcher trains alone by mistake, in the same run."""
+    taken = [claimed_attempt(tmp_path / "run", 0) for _ in range(3)]
+
+    assert taken == [0, 1, 2]

@@ -1,8 +1,10 @@
 """First on PYTHONPATH under `ddpdoctor run`: record every DDP model of this interpreter.
 
+How a process joins its process group is noted before that, since a launch that fails has no model.
 Only an import hook is installed; nothing of torch or ddpdoctor is loaded before the script does.
 """
 
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -12,6 +14,7 @@ from typing import Any
 
 _DDP = "torch.nn.parallel.distributed"
 _OPTIMIZER = "torch.optim.optimizer"
+_DISTRIBUTED = "torch.distributed"
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -52,6 +55,40 @@ def _watch_ddp(module: Any) -> None:
 
     __init__.__wrapped__ = construct  # type: ignore[attr-defined]
     ddp_class.__init__ = __init__
+
+
+def _watch_joining(module: Any) -> None:
+    """Note each call of init_process_group, and what becomes of it."""
+    join = getattr(module, "init_process_group", None)
+    if join is None:  # a torch that was built without
+        return
+
+    @functools.wraps(join)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        watch = _joinwatch()
+        call = watch and watch.begin(join, args, kwargs)
+        if call is None:
+            return join(*args, **kwargs)
+        try:
+            joined = join(*args, **kwargs)
+        except BaseException as error:
+            watch.ended(call, error)
+            raise
+        watch.ended(call, None)
+        return joined
+
+    for home in (module, sys.modules.get(join.__module__)):  # where it is defined, too
+        if getattr(home, "init_process_group", None) is join:
+            home.init_process_group = init_process_group  # type: ignore[union-attr]
+
+
+def _joinwatch() -> Any:
+    _find_ddpdoctor()
+    try:
+        from ddpdoctor.recorder import joinwatch
+    except ImportError:  # it is said where a model is made
+        return None
+    return joinwatch
 
 
 class _Steps:
@@ -120,4 +157,5 @@ def _chain() -> None:
 sys.meta_path.insert(0, _AfterLoading(_DDP, _watch_ddp))
 if os.environ.get("DDPDOCTOR_DISABLE", "0") in ("", "0"):
     sys.meta_path.insert(0, _AfterLoading(_OPTIMIZER, _Steps.begin))
+    sys.meta_path.insert(0, _AfterLoading(_DISTRIBUTED, _watch_joining))
 _chain()

@@ -1,0 +1,53 @@
+"""Ranks that join one process group after another, as torch allows it; all of it is healthy.
+
+By a file, by an address of their own, twice by the launcher's, and two ranks that rank 0 spawns.
+The last group trains. Arguments: a folder and a free port.
+"""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train() -> None:
+    model = DistributedDataParallel(nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(5):
+        optimizer.zero_grad()
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+
+
+def spawned(rank: int, folder: str) -> None:
+    dist.init_process_group("gloo", f"file://{folder}/spawned", rank=rank, world_size=2)
+    train()
+
+
+def meet(**arguments: object) -> None:
+    dist.init_process_group("gloo", **arguments)
+    dist.all_reduce(torch.ones(1))
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    folder, port = sys.argv[1:]
+    rank = int(os.environ["RANK"])
+    agents = os.environ.pop("TORCHELASTIC_USE_AGENT_STORE")
+    meet(init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    meet(init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = agents
+    meet()
+    if rank == 0:
+        mp.spawn(spawned, (folder,), nprocs=2)
+    dist.init_process_group("gloo")
+    train()
+
+
+if __name__ == "__main__":
+    main()
