@@ -104,6 +104,7 @@ class Joining:
     error: str = ""  # type of the exception
     message: str = ""  # bounded and masked
     holder: PortHolder | None = None  # who listens at the place, where it is no process of the job
+    again: bool = False  # the process has joined at this place before
     tcp: bool = False  # by an init_method of its own, and not by MASTER_ADDR and MASTER_PORT
 
     def is_over_at(self, time_s: float) -> bool:

@@ -189,6 +189,17 @@ def test_all_came_and_did_not_meet(tmp_path: Path) -> None:
     assert finding.culprits == ()
 
 
+def test_a_further_group_at_the_store_of_the_one_before(tmp_path: Path) -> None:
+    """The rank that comes first reads the other's old address, and waits there."""
+    ranks = [called(rank, call=WAITS | {"again": True}) for rank in (0, 1)]
+
+    code, finding = finding_of(tmp_path, *ranks)
+
+    assert code == "DD407"
+    assert "left its addresses in the store" in finding.message
+    assert "keep it to the end" in finding.fix
+
+
 def test_a_rank_that_was_ended_while_it_waited_for_one_that_never_called(tmp_path: Path) -> None:
     """As torchrun does it where a rank ends before it comes to init_process_group."""
     waited = called(0, pid=NOBODY, call=WAITS | {"waited_s": 0.0})

@@ -24,6 +24,7 @@ When it is wrong
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from ddpdoctor.checks import NotEnoughData, hang_check, launch_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
@@ -43,6 +44,16 @@ _WHY = {
     ),
 }
 
+_AGAIN: Final = "; a group that they had there before left its addresses in the store"
+_OTHER_STORE: Final = (
+    "Make one process group and keep it to the end, or let a further one meet elsewhere: "
+    "init_method='file://...', a new file each time."
+)
+_TRY_THE_WAY: Final = (
+    "Try the way between the ranks by `ddpdoctor check` under the same launcher: there may be a "
+    "firewall, or a card that does not lead to the others (GLOO_SOCKET_IFNAME, "
+    "NCCL_SOCKET_IFNAME). Where it only takes long, raise the timeout."
+)
 _NO_PLACE = (Reach.TAKEN, Reach.FOREIGN, Reach.NO_NAME)
 
 
@@ -126,18 +137,16 @@ def _did_not_call(launch: LaunchFacts, met: Rendezvous) -> Finding:
 
 def _did_not_meet(launch: LaunchFacts, met: Rendezvous) -> Finding:
     ranks = _ranks(launch.apart)
+    again = any(process.joining is not None and process.joining.again for process in launch.apart)
     return Finding(
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
         message=(
             f"all {launch.world_size} ranks called init_process_group at {_place(met)}, and "
             f"{rank_list(ranks)} did not reach the others within {met.waited_s:.0f} s"
+            f"{_AGAIN * again}"
         ),
-        fix=(
-            "Try the way between the ranks by `ddpdoctor check` under the same launcher: there may "
-            "be a firewall, or a card that does not lead to the others (GLOO_SOCKET_IFNAME, "
-            "NCCL_SOCKET_IFNAME). Where it only takes long, raise the timeout."
-        ),
+        fix=_OTHER_STORE if again else _TRY_THE_WAY,
         victims=tuple(ranks),
         evidence=ends(launch.apart),
     )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import parse_qs, urlsplit
 
 import torch.distributed as dist
@@ -98,6 +98,12 @@ def _number(*candidates: Any) -> int | None:
     return None
 
 
+class _State:
+    watch: JoinWatch | None = None
+    joined: ClassVar[set[str]] = set()  # the places
+    recording = False  # then a further group is nothing new
+
+
 class JoinWatch:
     """One call: its note is written at once, completed while it waits, and closed at its end."""
 
@@ -113,7 +119,9 @@ class JoinWatch:
             rank=what.rank,
             world_size=what.world_size,
             problems=launched.problems + what.problems,
-            joining=Joining(what.place, began_s=time.time(), tcp=what.tcp),
+            joining=Joining(
+                what.place, began_s=time.time(), again=what.place in _State.joined, tcp=what.tcp
+            ),
         )
         self._path = note_path(folder, self._process)
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,6 +129,7 @@ class JoinWatch:
         threading.Thread(target=self._look, name="ddpdoctor-join", daemon=True).start()
 
     def joined(self) -> None:
+        _State.joined.add(self._asked.place)
         self._ends(Outcome.JOINED)
 
     def failed(self, error: Exception) -> None:
@@ -199,11 +208,6 @@ class JoinWatch:
         unfinished = self._path.with_suffix(".tmp")
         unfinished.write_bytes(encoded(self._process))
         unfinished.replace(self._path)
-
-
-class _State:
-    watch: JoinWatch | None = None
-    recording = False  # then a further group is nothing new
 
 
 def begin(

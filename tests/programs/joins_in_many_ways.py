@@ -1,7 +1,10 @@
 """Ranks that join one process group after another, as torch allows it; all of it is healthy.
 
-By a file, by an address of their own, twice by the launcher's, and two ranks that rank 0 spawns.
-The last group trains. Arguments: a folder and a free port.
+By a file, by another one, by an address of their own, by the launcher's; and two ranks that rank 0
+spawns. Those and the last group train. Arguments: a folder and a free port.
+
+Not twice by the launcher's: its store still has the addresses of the group before, at which a rank
+that comes first waits in vain.
 """
 
 import os
@@ -39,10 +42,10 @@ def main() -> None:
     folder, port = sys.argv[1:]
     rank = int(os.environ["RANK"])
     agents = os.environ.pop("TORCHELASTIC_USE_AGENT_STORE")
-    meet(init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    for name in ("meet", "again"):
+        meet(init_method=f"file://{folder}/{name}", rank=rank, world_size=2)
     meet(init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = agents
-    meet()
     if rank == 0:
         mp.spawn(spawned, (folder,), nprocs=2)
     dist.init_process_group("gloo")

@@ -34,6 +34,7 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("DDPDOCTOR_RUN_ID", "run")
     monkeypatch.setattr(joinwatch._State, "watch", None)
     monkeypatch.setattr(joinwatch._State, "recording", False)
+    monkeypatch.setattr(joinwatch._State, "joined", set())
     yield tmp_path / "run"
     if joinwatch._State.watch is not None:
         joinwatch._State.watch.forget()
@@ -97,6 +98,16 @@ def test_a_call_is_noted_before_it_comes_back_and_when_it_has(launched: Path) ->
     assert (waits.outcome, joined.outcome) == (Outcome.WAITS, Outcome.JOINED)
     assert waits.seconds is None
     assert joined.seconds is not None
+
+
+def test_a_further_group_at_the_same_place_is_noted_as_such(launched: Path) -> None:
+    told = []
+    for name in ("meet", "elsewhere", "meet"):
+        watch = joins(init_method=f"file:///{name}", rank=0, world_size=1)
+        told.append(noted(launched)[1].again)
+        joinwatch.ended(watch, None)
+
+    assert told == [False, False, True]
 
 
 def test_an_error_is_noted_masked_and_with_facts_of_the_node(launched: Path) -> None:
