@@ -198,7 +198,7 @@ def test_the_reducers_calls_come_from_the_engine(group) -> None:
         def kernel(keyset, *arguments):
             frame = sys._getframe(1)
             if op.name == "allreduce_" and frame is not None:
-                callers.append(frame.f_code.co_name)
+                callers.append(frame.f_code)
             return redispatch(keyset & behind, *arguments)
 
         return kernel
@@ -209,7 +209,8 @@ def test_the_reducers_calls_come_from_the_engine(group) -> None:
     dist.all_reduce(torch.ones(1))
     registration.remove()
 
-    assert [name == private.ENGINE_FUNCTION for name in callers] == [True, False]
+    assert [code.co_name == private.ENGINE_FUNCTION for code in callers] == [True, False]
+    assert [code.co_filename == private.WAITING_FILE for code in callers] == [False, True]
 
 
 def test_bucket_sizes_in_bytes(group) -> None:
