@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType
 
 import pytest
 import torch
@@ -192,7 +193,7 @@ def test_the_compiler_stays_out_of_a_marked_function_and_of_what_it_calls() -> N
 def test_the_reducers_calls_come_from_the_engine(group) -> None:
     import sys
 
-    callers: list[str] = []
+    callers: list[CodeType] = []
 
     def make(op: private.CollectiveOp, redispatch: private.Kernel, behind) -> private.Kernel:
         def kernel(keyset, *arguments):
