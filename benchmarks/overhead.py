@@ -94,8 +94,12 @@ def _against_bare(blocks: Blocks, name: str) -> dict[str, Any]:
 
 
 def _cpu_against_bare(blocks: Blocks, name: str) -> dict[str, Any]:
-    more = [(with_it - bare) * 1e6 for with_it, bare in _pairs(blocks, name, "cpu_s")]
+    pairs = _pairs(blocks, name, "cpu_s")
+    more = [(with_it - bare) * 1e6 for with_it, bare in pairs]
+    ratios = [with_it / bare for with_it, bare in pairs]
     return {
+        "cpu_ratio": round(statistics.median(ratios), 4),
+        "cpu_ratio_95": [round(bound, 4) for bound in median_bounds(ratios)],
         "cpu_us_per_step": round(statistics.median(more), 1),
         "cpu_us_per_step_iqr": _quartiles(more, 1),
     }

@@ -28,6 +28,7 @@ from torch.utils.data import DataLoader, RandomSampler
 
 from benchmarks.overhead_models import WORKLOADS, Workload
 from ddpdoctor.events import DETAIL_RECORD, PREAMBLE, STEP_RECORD
+from ddpdoctor.recorder import sentinel
 from ddpdoctor.recorder._torch_private import bucket_bytes
 from ddpdoctor.recorder.guard import Guard
 from ddpdoctor.recorder.session import Recorder
@@ -191,6 +192,7 @@ def main() -> None:
     parser.add_argument("--folder", required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    sentinel.LATER_S = 0.0  # type: ignore[misc]  # as after many steps, too
     dist.init_process_group("gloo")
     if "traceml" in options.variants:
         _traceml().init(mode="auto")

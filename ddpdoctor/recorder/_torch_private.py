@@ -30,6 +30,8 @@ from torch.utils.data import dataloader
 Kernel = Callable[..., Any]
 Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
+# Where the functions of torch.distributed are that wait themselves for what they issue.
+WAITING_FILE = distributed_c10d.__file__
 ENGINE_FUNCTION = "_engine_run_backward"  # from which DDP's reducer is called
 _SHUTDOWN = "shutdown"
 _WAIT = "wait"

@@ -170,7 +170,11 @@ class Collectives:
             self._look_into(signature, arguments, caller, (site, seq, nbytes if on_host else -1))
         if blocks and caller is not None:
             self._awaited = Awaited(caller.f_code, issued)
-            issued.only_waiting_tells = on_host and signature.is_synchronous(arguments)
+            issued.only_waiting_tells = (
+                on_host
+                and caller.f_code.co_filename == private.WAITING_FILE
+                and signature.is_synchronous(arguments)
+            )
         return issued
 
     def _issue_bucket(

@@ -28,6 +28,7 @@ from ddpdoctor.recorder.switch import POLL_S
 INTERVAL_S: Final = (0.005, 0.035)
 LATER_INTERVAL_S: Final = (0.05, 0.15)
 LATER_S: Final = 20.0  # after the beginning
+FLUSH_S: Final = 0.1  # at least between two writes of what the file gathers
 LINES_KEPT: Final = 64
 _WRITE_EVERY_S: Final = 10.0
 
@@ -65,12 +66,14 @@ class Sentinel:
         self._write()
 
     def _run(self) -> None:
-        began = now = listened = written = time.monotonic()
+        began = now = listened = flushed = written = time.monotonic()
         while not self._stop.wait(self._interval_s(now - began)):
             if not self._guard.active:
                 break
-            self._guard.run(self._flush)
             now = time.monotonic()
+            if now - flushed >= FLUSH_S:
+                flushed = now
+                self._guard.run(self._flush)
             if now - listened >= POLL_S:
                 listened = now
                 self._guard.run(self._listen)

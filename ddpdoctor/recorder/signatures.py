@@ -60,7 +60,7 @@ class Signature:
         )
 
     def is_synchronous(self, arguments: tuple[Any, ...]) -> bool:
-        """Whether the function of torch.distributed that made the call will wait for it."""
+        """Whether the call says that it is to be complete when it comes back to the script."""
         index = self.is_async
         return index is not None and index < len(arguments) and arguments[index] is False
 

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType
 
 import pytest
 import torch
@@ -192,13 +193,13 @@ def test_the_compiler_stays_out_of_a_marked_function_and_of_what_it_calls() -> N
 def test_the_reducers_calls_come_from_the_engine(group) -> None:
     import sys
 
-    callers: list[str] = []
+    callers: list[CodeType] = []
 
     def make(op: private.CollectiveOp, redispatch: private.Kernel, behind) -> private.Kernel:
         def kernel(keyset, *arguments):
             frame = sys._getframe(1)
             if op.name == "allreduce_" and frame is not None:
-                callers.append(frame.f_code.co_name)
+                callers.append(frame.f_code)
             return redispatch(keyset & behind, *arguments)
 
         return kernel
@@ -209,7 +210,8 @@ def test_the_reducers_calls_come_from_the_engine(group) -> None:
     dist.all_reduce(torch.ones(1))
     registration.remove()
 
-    assert [name == private.ENGINE_FUNCTION for name in callers] == [True, False]
+    assert [code.co_name == private.ENGINE_FUNCTION for code in callers] == [True, False]
+    assert [code.co_filename == private.WAITING_FILE for code in callers] == [False, True]
 
 
 def test_bucket_sizes_in_bytes(group) -> None:
