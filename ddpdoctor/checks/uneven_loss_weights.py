@@ -43,8 +43,8 @@ LEAST_SHARE: Final = 0.2  # of reductions; the last batches of short epochs are 
 LEAST_LENGTHS: Final = 2.0  # ratio of lengths from which padded batches are worth a hint
 REDUCTIONS_COMPARED: Final = 2000
 LEAST_REDUCTIONS: Final = 5
-LEAST_LOSSES: Final = 3  # that were looked at
-LEAST_LOSSES_OF_A_RANK: Final = 5  # to say that one rank is favoured, and not by chance
+LEAST_LOSSES: Final = 3  # that were looked at, to say that ranks weigh alike
+LEAST_UNEVEN: Final = 5  # to say that they do not: the first few steps may well be others
 MOSTLY: Final = 0.9  # of these
 
 
@@ -74,7 +74,7 @@ def uneven_loss_weights(run: Analysis) -> Iterator[Finding]:
             continue
         if _is_uneven(sizes, "samples", LEAST_RATIO):
             yield _finding(group, sizes)
-        elif known and median(each.ratio for each in losses) >= LEAST_LENGTHS:
+        elif len(losses) >= LEAST_UNEVEN and _median_ratio(losses) >= LEAST_LENGTHS:
             yield _of_losses(group, losses)
         elif not known and _is_uneven(sizes, "elements", LEAST_LENGTHS):
             yield _hint(group, sizes)
@@ -175,6 +175,10 @@ def _hint(group: ModelGroup, sizes: Sequence[_Sizes]) -> Finding:
     )
 
 
+def _median_ratio(losses: Sequence[Weights]) -> float:
+    return median(each.ratio for each in losses)
+
+
 def _of_losses(group: ModelGroup, losses: Sequence[Weights]) -> Finding:
     """What a value weighs is known of each rank, and is not the same."""
     ranks = list(losses[0].weights)
@@ -182,12 +186,8 @@ def _of_losses(group: ModelGroup, losses: Sequence[Weights]) -> Finding:
     most, least = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
     bias = means[most] / means[least]
     favoured = sum(e.weights[most] >= LEAST_RATIO * e.weights[least] for e in losses)
-    persistent = (
-        bias >= LEAST_LENGTHS
-        and len(losses) >= LEAST_LOSSES_OF_A_RANK
-        and favoured >= MOSTLY * len(losses)
-    )
-    ratio = median(each.ratio for each in losses)
+    persistent = bias >= LEAST_LENGTHS and favoured >= MOSTLY * len(losses)
+    ratio = _median_ratio(losses)
     averaged = {r: sum(each.averaged[r] for each in losses) / len(losses) for r in ranks}
     said = ", ".join(f"{mean:.4g} on rank {rank}" for rank, mean in averaged.items())
     who = (

@@ -5,16 +5,15 @@ Sums of a few numbers, and gathers of what requires a gradient. Numbers on a GPU
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
 from types import FrameType
 from typing import Any, Final
 
-import torch
-
 from ddpdoctor.modelevents import MOST_SUMMED, Gathered, ModelFact, Summed
 from ddpdoctor.recorder import _torch_private as private
+from ddpdoctor.recorder import checksums
 from ddpdoctor.recorder.callsite import CallSites
 from ddpdoctor.recorder.modelfacts import Models
 from ddpdoctor.recorder.modelshape import text
@@ -56,22 +55,24 @@ class Exchanged:
     def sums(self, tensors: Any, group: Any, caller: FrameType | None, site: int, seq: int) -> None:
         """An all-reduce on the host of few bytes; `group` as the operation is given it."""
         line = self._lines.get(site) or self._new_line(site)
-        if line is None or len(tensors) != 1:
+        if line is None or len(tensors) != 1 or not checksums.is_readable(tensors[0]):
             return
+        (tensor,) = tensors
         looks = line.counts()
-        again = not looks and line.awaited != 0 and line.awaited == tensors[0].data_ptr()
+        again = not looks and line.awaited != 0 and line.awaited == tensor.data_ptr()
         in_step = self._models.steps_next
         if not (looks or again or in_step) or not private.is_sum(caller):
             return
         if looks or again:
-            line.awaited = tensors[0].data_ptr() if looks else 0
-        values = _numbers(tensors[0])
-        if values:
-            name = text(private.group_key(private.unbox_group(group)))
-            summed = Summed(name, seq, line.calls, again, values, self._sites.site(caller))
-            kept = in_step and self._models.sum_in_step(summed)
-            if (looks or again) and not kept:
-                self._write(summed)
+            line.awaited = tensor.data_ptr() if looks else 0
+        if tensor.numel() > MOST_SUMMED or tensor.is_complex():
+            return
+        values = tuple(map(_bounded, tensor.detach().reshape(-1).tolist()))
+        name = text(private.group_key(private.unbox_group(group)))
+        summed = Summed(name, seq, line.calls, again, values, self._sites.site(caller))
+        kept = in_step and self._models.sum_in_step(summed)
+        if (looks or again) and not kept:
+            self._write(summed)
 
     def gathers(self, inputs: Any, caller: FrameType | None, site: int) -> None:
         """An all-gather where gradients are on. Those that carry one switch them off within."""
@@ -86,16 +87,5 @@ class Exchanged:
             self._write(Gathered(line.calls, self._models.reductions, shape, where))
 
 
-def _numbers(tensor: torch.Tensor) -> tuple[float | None, ...]:
-    """None for what is not finite; none of a tensor of another kind."""
-    if tensor.numel() > MOST_SUMMED or tensor.is_complex() or tensor.layout is not torch.strided:
-        return ()
-    return tuple(map(_bounded, _flat(tensor)))
-
-
-def _flat(tensor: torch.Tensor) -> Sequence[float]:
-    return [float(value) for value in tensor.detach().reshape(-1).tolist()]
-
-
 def _bounded(value: float) -> float | None:
-    return value if isfinite(value) and abs(value) < _LARGEST else None
+    return float(value) if isfinite(value) and abs(value) < _LARGEST else None

@@ -60,7 +60,7 @@ Factors = tuple[float, ...]
 
 def _below(node: Any, factors: Factors) -> list[tuple[Any, Factors]] | None:
     """The nodes of which this one makes a weighted sum; None where it makes something else."""
-    name = node.name().removeprefix("torch::autograd::").split("Backward")[0]
+    name = _operation(node)
     inputs = [edge for edge, _ in node.next_functions]
     live = [edge for edge in inputs if edge is not None]
     if name in _THROUGH and len(live) == 1:
@@ -77,17 +77,19 @@ def _below(node: Any, factors: Factors) -> list[tuple[Any, Factors]] | None:
 
 
 def _term(node: Any, factors: Factors) -> LossTerm:
-    name = node.name()
-    reduction = getattr(node, "_saved_reduction", None)
-    if name.startswith("Mean"):
-        reduction = _MEAN
-    elif name.startswith("Sum"):
-        reduction = _SUM
+    reduction = {"Mean": _MEAN, "Sum": _SUM}.get(_operation(node))
+    if reduction is None:
+        reduction = getattr(node, "_saved_reduction", None)
     divided_by = 1.0 if reduction == _SUM else private.averaged_over(node) if reduction else None
     if divided_by is not None and not 0 < divided_by < _LARGEST:
         divided_by = None
     bounded = tuple(factor for factor in factors if abs(factor) < _LARGEST)
-    return LossTerm(text(name), bounded, divided_by, reduction == _MEAN)
+    return LossTerm(text(node.name()), bounded, divided_by, reduction == _MEAN)
+
+
+def _operation(node: Any) -> str:
+    """Such as `Mul` of `MulBackward0`."""
+    return str(node.name()).removeprefix("torch::autograd::").partition("Backward")[0]
 
 
 def _of_gradient(gradients: Any, place: int) -> Factors:

@@ -209,7 +209,7 @@ class Models:
     @property
     def steps_next(self) -> bool:
         """Whether a reduction was looked at, and its step is still to come."""
-        return bool(self._reduced)
+        return any(reduced.takes_sums for reduced in self._reduced.values())
 
     @property
     def reductions(self) -> int:

@@ -29,9 +29,13 @@ class Reduced:
         self._sizes = tuple(size for _, size in known)
         self._sums: list[tuple[Summed, tuple[float, ...]]] = []  # with the sizes by then
 
+    @property
+    def takes_sums(self) -> bool:
+        return bool(self._tensors) and len(self._sums) < _SUMS
+
     def adds(self, summed: Summed) -> bool:
         """Numbers that are summed now: whether they are kept until the step."""
-        if not self._tensors or len(self._sums) == _SUMS:
+        if not self.takes_sums:
             return False
         told = replace(summed, model=self._model, sync=self._sync)
         self._sums.append((told, self._sizes_now()))
