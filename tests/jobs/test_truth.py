@@ -28,7 +28,7 @@ Floats = npt.NDArray[np.float64]
 
 SETTLE = 2  # steps at the beginning of a range that still wait for what was injected before it
 SHARE, LEAST_MS = 0.05, 2.0  # by which a term may differ from the truth
-MOST_BESIDE_MS = 6.0  # torch's own code and the recorder's: far below what is injected
+MOST_BESIDE_MS = 10.0  # torch's own code and the recorder's: a third of what is injected
 NEXT_STEP = ("between", "gc")  # a step ends at the optimizer: what follows is in the next
 
 
