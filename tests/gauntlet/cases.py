@@ -233,7 +233,69 @@ ASKED = (
     Case("few-files", "ulimit", "many_files", code="DD409", fix_word=r"ulimit|limit"),
 )  # fmt: skip
 
-FAULTS = K05 + K08 + K09 + K10 + K11 + K12 + K13 + K14 + ASKED
+# Ranks that others wait for, from the reports on slow trainings.
+SLOW = (
+    Case(
+        "slow-disk-of-one", "P11", "scans", ranks=3, code="DD101", culprits=(1,), issue=6,
+        fix_word=r"loader|worker|storage|sample",
+    ),
+    Case(
+        "debug-left-on", "P67", "ensemble", ranks=3, code="DD101", culprits=(2,), issue=6,
+        fix_word=r"forward",
+    ),
+    Case(
+        "hidden-in-backward", "P67", "physics", code="DD101", culprits=(1,), issue=6,
+        fix_word=r"backward",
+    ),
+    Case(
+        "checks-of-one", "P67", "pruned", code="DD101", culprits=(1,), issue=6,
+        fix_word=r"optimizer",
+    ),
+    Case(
+        "pictures-of-one", "P67", "histograms", ranks=3, code="DD101", culprits=(1,), issue=6,
+        fix_word=r"every|thread|spread",
+    ),
+    Case(
+        "long-dialogues", "P68", "dialogues", code="DD102", issue=6,
+        fix_word=r"balance|length|token",
+    ),
+    Case(
+        "garbage-of-one", "P70", "graph_store", code="DD105", culprits=(1,), issue=6,
+        fix_word=r"freeze|gc\.",
+    ),
+    Case(
+        "quota-of-one", "P10", "tenant", code="DD107", culprits=(1,), issue=6,
+        fix_word=r"quota|limit",
+    ),
+    Case(
+        "too-many-threads", "P01", "dense", code="DD106", issue=6,
+        fix_word=r"OMP_NUM_THREADS",
+    ),
+    Case(
+        "journal-of-rank-0", "P80", "journal", ranks=3, code="DD108", culprits=(0,), issue=6,
+        fix_word=r"every|thread|async|spread",
+    ),
+    Case(
+        "saves-now-and-then", "P83", "milestones", code="DD108", culprits=(0,),
+        or_codes=("DD104",), issue=6, fix_word=r"every|async|thread|seldom",
+    ),
+    Case(
+        "validates-often", "P81", "forecast", code="DD104", issue=6,
+        fix_word=r"every|seldom|less often|thread",
+    ),
+    Case("ever-longer-list", "P72", "curves", code="DD109", issue=6, fix_word=r"grow|list|keep"),
+    Case(
+        "heat", "P77", "summer", code="DD109", culprits=(1,), or_codes=("DD101",), issue=6,
+        fix_word=r"clock|temperature|host|device",
+    ),
+    Case(
+        "slow-node", "P75", "two_nodes", ranks=4, code="DD103", culprits=(2, 3), issue=6,
+        fix_word=r"node-b",
+    ),
+    Case("bursts", "P13", "archive", code="DD301", issue=6, fix_word=r"worker"),
+)  # fmt: skip
+
+FAULTS = K05 + K08 + K09 + K10 + K11 + K12 + K13 + K14 + ASKED + SLOW
 
 # In turn by `ddpdoctor run` and by `wrap`: the one tells as much of false alarms as the other.
 HEALTHY = tuple(
@@ -268,6 +330,11 @@ HEALTHY = tuple(
         ("own_loop", 2, PLAIN),
         ("small_numbers", 2, WRAPPED),
         ("views", 2, PLAIN),
+        ("rare_checkpoint", 2, WRAPPED),
+        ("warm_up", 2, PLAIN),
+        ("brief", 2, WRAPPED),
+        ("jitter", 3, PLAIN),
+        ("curriculum", 2, WRAPPED),
     )
 )
 

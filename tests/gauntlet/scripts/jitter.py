@@ -1,0 +1,35 @@
+"""Trains with steps that are a little longer or shorter, on every rank for itself."""
+
+import os
+import random
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+if os.environ.get("WITH_WRAP"):
+    from ddpdoctor import wrap as DDP
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    draw = random.Random(rank)
+    model = DDP(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(100):
+        generator = torch.Generator().manual_seed(100 * step + rank)
+        time.sleep(0.02 * draw.uniform(0.95, 1.05))
+        loss = model(torch.randn(16, 64, generator=generator)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
