@@ -339,6 +339,9 @@ class RankInfo:
     code: dict[str, str] = field(default_factory=dict)  # file of the user's program: hash
     threads: Count | None = None  # intra-op threads
     cpus: Count | None = None  # CPUs that the process may use
+    allowed_cpus: Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=1024)] = ()
+    """Their numbers as first and last of each stretch; () where they were not recorded."""
+    host_cpus: Count | None = None  # of the host, that are online
 
 
 @dataclass(frozen=True)

@@ -165,6 +165,23 @@ class Gathered:
 
 
 @dataclass(frozen=True)
+class GradientTimes:
+    """When the gradients of one backward were ready, in the order in which they were.
+
+    Microseconds since DDP had prepared for the backward, at the end of the forward.
+    """
+
+    model: ModelNumber
+    sync: Count
+    places: Few[Count]  # among the watched parameters
+    ready_us: Few[Count]
+
+    def __post_init__(self) -> None:
+        if len(self.places) != len(self.ready_us):
+            raise ValueError("as many times as places are expected")
+
+
+@dataclass(frozen=True)
 class EvaluationSample:
     """The buffers with which a model was evaluated after its `sync`-th reduction."""
 
@@ -298,6 +315,7 @@ class ModelFacts:
     batches: dict[int, list[BatchRun]] = field(default_factory=dict)
     changes: list[ModelChange] = field(default_factory=list)
     failures: list[ModelFailure] = field(default_factory=list)
+    gradient_times: list[GradientTimes] = field(default_factory=list)
 
     def add(self, fact: ModelFact) -> None:
         """Take in one. Of what is kept by number a later one replaces the earlier."""
@@ -335,11 +353,13 @@ class ModelFacts:
                 self.changes.append(fact)
             case ModelFailure():
                 self.failures.append(fact)
+            case GradientTimes():
+                self.gradient_times.append(fact)
 
 
 ModelFact = (
     ModelInfo | OptimizerInfo | ModelSample | EvaluationSample | Rescaled | Loss | Summed
-    | Gathered | NonFinite | Unsynced | Batches | ModelChange | ModelFailure
+    | Gathered | NonFinite | Unsynced | Batches | ModelChange | ModelFailure | GradientTimes
 )  # fmt: skip
 MODEL_FACTS: Final[dict[str, type[ModelFact]]] = {
     "model": ModelInfo,
@@ -355,4 +375,5 @@ MODEL_FACTS: Final[dict[str, type[ModelFact]]] = {
     "batches": Batches,
     "model_change": ModelChange,
     "model_failure": ModelFailure,
+    "gradient_times": GradientTimes,
 }

@@ -9,11 +9,15 @@ import pandas as pd
 
 from ddpdoctor.analysis.arrivals import late_arrivals
 from ddpdoctor.analysis.early_end import early_end, waited_in_vain
+from ddpdoctor.analysis.efficiency import efficiency
 from ddpdoctor.analysis.ending import stuck_collectives, unfinished
+from ddpdoctor.analysis.frontier import frontier
 from ddpdoctor.analysis.link import fit_link
 from ddpdoctor.analysis.model import Analysis, LateArrivals, PhaseTimes, RankStats, StepRange
 from ddpdoctor.analysis.named import named_times
 from ddpdoctor.analysis.replicas import model_groups
+from ddpdoctor.analysis.stepwise import stepwise
+from ddpdoctor.analysis.waiting import causes_of_waiting
 from ddpdoctor.events import RankInfo
 from ddpdoctor.parts import STEP_PARTS
 from ddpdoctor.tables import STEP_PHASES, Tables, build_tables
@@ -51,6 +55,9 @@ def analyze(run: Run) -> Analysis:
         _recorder_cost(run.ranks),
         named_times(run, tables, counted),
         model_groups(run),
+        causes_of_waiting(run, tables, steps),
+        frontier(stepwise(tables, steps)),
+        efficiency([stats.times for stats in ranks if stats.times is not None]),
     )
     return analysis if _is_cost_of_a_step(analysis) else replace(analysis, cost_ms_per_step=None)
 

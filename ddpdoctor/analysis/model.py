@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from ddpdoctor.analysis.replicas import ModelGroup
 from ddpdoctor.events import End, Phase
 from ddpdoctor.findings import Location
 from ddpdoctor.tables import Tables
 from ddpdoctor.tracefile import Run
+
+if TYPE_CHECKING:  # they are made of what is defined here
+    from ddpdoctor.analysis.efficiency import Efficiency
+    from ddpdoctor.analysis.frontier import Frontier
+    from ddpdoctor.analysis.waitmodel import Waiting
 
 
 @dataclass(frozen=True)
@@ -185,6 +191,9 @@ class Analysis:
     cost_ms_per_step: float | None  # what the recorder itself took, mean over ranks; see analyze
     named: tuple[NamedTime, ...]  # largest first
     models: tuple[ModelGroup, ...] = ()
+    waiting: tuple[Waiting, ...] = ()  # each cause once, in the order of what it costs
+    frontier: Frontier | None = None
+    efficiency: Efficiency | None = None
 
     @property
     def has_all_ranks(self) -> bool:

@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ddpdoctor.analysis.model import Analysis, PhaseTimes
+from ddpdoctor.analysis.waitmodel import WaitKind
 from ddpdoctor.checks import NotEnoughData, trace_check
 from ddpdoctor.events import HotLine, LoaderInfo, Phase
 from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
@@ -57,15 +58,29 @@ def input_bound(run: Analysis) -> Iterator[Finding]:
     measured = {stats.rank: stats.times for stats in run.ranks if stats.times is not None}
     least = min(measured, key=lambda rank: measured[rank].input_ms)
     share = measured[least].input_ms / measured[least].step_ms
-    if share >= SHARE_WARNING and measured[least].input_ms >= LEAST_MS:
+    if share < SHARE_WARNING or measured[least].input_ms < LEAST_MS:
+        return
+    if not _is_said_otherwise(run, measured[least]):
         yield _finding(run, measured, least)
+
+
+def _is_sure(times: PhaseTimes) -> bool:
+    """Whether there is input wait enough beside what the rank waits for a CPU."""
+    return (times.input_ms - (times.run_queue_ms or 0.0)) / times.step_ms >= SHARE_WARNING
+
+
+def _is_said_otherwise(run: Analysis, times: PhaseTimes) -> bool:
+    """Whether another check names the cause: CPUs that are taken, or input that grows."""
+    kinds = {waiting.kind for waiting in run.waiting}
+    grows = any(w.kind is WaitKind.DRIFT and w.term == Phase.INPUT.label for w in run.waiting)
+    return grows or (not _is_sure(times) and bool(kinds & {WaitKind.QUEUE, WaitKind.QUOTA}))
 
 
 def _finding(run: Analysis, measured: dict[int, PhaseTimes], least: int) -> Finding:
     times = measured[least]
     share = times.input_ms / times.step_ms
     queued_ms = times.run_queue_ms or 0.0
-    sure = (times.input_ms - queued_ms) / times.step_ms >= SHARE_WARNING
+    sure = _is_sure(times)
     trace = next(trace for trace in run.run.ranks if trace.info.rank == least)
     loader = _main_loader(trace) if trace.loaders else None
     counted = run.tables.steps["sync"].between(run.steps.first_sync, run.steps.last_sync)

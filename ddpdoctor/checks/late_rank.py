@@ -4,7 +4,8 @@ What it measures
     Per step, at the collective where the last rank was furthest behind, which rank that was and
     the delay it caused: its arrival minus the second-last. Its origin is the phase in which the
     rank spent more time of its own than the median of the others since the ranks were last
-    together.
+    together. Steps in which it collected garbage or waited for a CPU are not counted: DD105 to
+    DD107 look at these.
 
 Why it matters
     A collective cannot finish before its last rank arrives. All the others wait, so a single
@@ -18,207 +19,161 @@ What to do
 
 When it is wrong
     Two ranks that are late by the same amount hide each other: the delay caused by the last one is
-    then small. Batches of uneven size make ranks late in turn; then none stands out here. A rank
-    that waits for a CPU is held up by its host, not by its work: it is reported as info. So is a
-    lateness of which the rank's phases do not show even half; one that is spread over phases is a
-    warning at most.
+    then small. Ranks that are late in turn are DD102, a whole host is DD103. A lateness of which
+    the rank's phases do not show even half is info; one that is spread over phases is a warning at
+    most. Of a rank that was not recorded nothing is known: then it is said as possible.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import Enum
+from dataclasses import replace
 from typing import Final
 
-from ddpdoctor.analysis.model import Analysis, LateArrivals, PhaseExcess, RankStats
+from ddpdoctor.analysis.backward import BackwardPlace, place_in_backward
+from ddpdoctor.analysis.model import Analysis
+from ddpdoctor.analysis.waitjob import STEPS_NEEDED
+from ddpdoctor.analysis.waitmodel import Lateness, Origin, Waiting, WaitKind
 from ddpdoctor.checks import NotEnoughData, trace_check
 from ddpdoctor.events import Phase
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
+from ddpdoctor.waitwording import (
+    confidence_of,
+    differences,
+    fix_of_phase,
+    found,
+    gain_said,
+    host_of,
+    hosts_of,
+    lines_seen,
+    lost_s,
+    origin_evidence,
+    origin_said,
+    others,
+    severity_of,
+    share_evidence,
+    steps_of,
+)
 from ddpdoctor.wording import percent
 
-STEPS_NEEDED: Final = 8  # fewer, and "always last" happens by chance: 2^-7 for two ranks
-ABOVE_CHANCE: Final = 0.5  # halfway from last by chance (1 / ranks) to last every time
-STEP_SHARE_WARNING: Final = 0.05  # a smaller gain would drown in step-to-step noise
-STEP_SHARE_ERROR: Final = 0.20
-LEAST_DELAY_MS: Final = 1.0  # scheduling noise of a busy host; nobody trains for less
-ORIGIN_COVERS: Final = 0.80  # share of the lateness a phase must explain to be named
-PHASES_EXPLAIN: Final = 0.5  # with less of it in phases, the lateness is not of the rank's work
-QUEUE_EXPLAINS: Final = 0.5  # with half of it spent waiting for a CPU, the rank's work is not slow
-SAMPLES_AGREE: Final = 5  # stack samples in excess before the second witness counts
-
-_FIXES: Final = {
-    Phase.INPUT: (
-        "Rank {rank} waits {excess:.1f} ms a step longer for its batches. Give its "
-        "DataLoader more workers "
-        "(num_workers, persistent_workers=True), or make the samples it gets as cheap as "
-        "those of the "
-        "others: look for slow storage, larger files or work done on this rank alone."
-    ),
-    Phase.FORWARD: (
-        "Rank {rank} spends {excess:.1f} ms a step more in forward. Take the extra work out "
-        "of forward "
-        "there, or, where it runs the same code on batches of the same size, look at its device "
-        "and host: clocks, temperature, other processes, CPU affinity."
-    ),
-    Phase.BACKWARD: (
-        "Rank {rank} spends {excess:.1f} ms a step more in backward before its gradients "
-        "are ready. Look "
-        "at custom autograd functions and gradient hooks on it, or, where it runs the same "
-        "code, at its device and host: clocks, temperature, other processes, CPU affinity."
-    ),
-    Phase.OPTIMIZER: (
-        "Rank {rank} spends {excess:.1f} ms a step more in the optimizer's step. Look for "
-        "work that only "
-        "this rank does there (a hook, clipping, moving state between devices)."
-    ),
-    Phase.BETWEEN: (
-        "Rank {rank} spends {excess:.1f} ms a step more between the phases: logging, "
-        "metrics, saving, "
-        "evaluation. Do it every N steps, hand it to a thread, or spread it over the ranks."
-    ),
-}
-_ORIGINS: Final = {
-    Phase.INPUT: "its input",
-    Phase.FORWARD: "its forward",
-    Phase.BACKWARD: "its backward",
-    Phase.OPTIMIZER: "its optimizer step",
-    Phase.BETWEEN: "work between its steps",
-}
+LARGER_BATCHES: Final = 1.1  # a tenth more work does not go unseen in a step's time
 
 
 @trace_check("DD101", "late-rank")
 def late_rank(run: Analysis) -> Iterator[Finding]:
+    judge_arrivals(run)
+    for waiting in found(run, WaitKind.LATE, WaitKind.NOW_AND_THEN):
+        if waiting.lateness is not None and not _may_be_a_missing_rank(run, waiting):
+            finding = _finding(run, waiting, waiting.lateness)
+            yield finding if run.has_all_ranks else _of_those_recorded(run, finding)
+
+
+def judge_arrivals(run: Analysis) -> None:
+    """Raises NotEnoughData where nothing can be said of who arrives last."""
     if run.world_size == 1:
         raise NotEnoughData("a single rank waits for nobody")
     if run.steps.counted < STEPS_NEEDED:
         raise NotEnoughData(f"{run.steps.counted} steps after warm-up; {STEPS_NEEDED} are needed")
     if not any(stats.late for stats in run.ranks):
-        raise NotEnoughData("arrivals cannot be compared: ranks are missing or their clocks differ")
-    for stats in run.ranks:
-        if stats.late is None or stats.times is None:
-            continue
-        if _stands_out(stats.late, stats.times.step_ms, run.world_size):
-            yield _finding(stats, stats.late, stats.times.step_ms, run)
+        raise NotEnoughData(_not_comparable(run))
 
 
-def _stands_out(late: LateArrivals, step_ms: float, world_size: int) -> bool:
-    chance = 1 / world_size
-    often = chance + ABOVE_CHANCE * (1 - chance)
-    least_ms = max(LEAST_DELAY_MS, STEP_SHARE_WARNING * step_ms)
+def _not_comparable(run: Analysis) -> str:
+    reason = "arrivals cannot be compared: ranks are missing or their clocks differ"
+    edge = run.frontier
+    if edge is None or edge.share < 0.5:
+        return reason
     return (
-        late.last_share >= often
-        and late.caused_delay_ms >= least_ms
-        and late.typical_delay_ms >= least_ms
+        f"{reason}; by their own times alone rank {edge.rank} has most to do in "
+        f"{percent(edge.share)} of steps, {edge.excess_ms:.1f} ms more than the others"
     )
 
 
-class Origin(Enum):
-    """What is known of where a lateness comes from."""
-
-    SEEN = "a phase covers it, and stack samples agree"
-    NAMED = "a phase covers it"
-    SPREAD = "phases together explain it"
-    UNKNOWN = "most of it is in no phase of the rank"
-    STARVED = "the rank is ready to run and has no CPU"
+def _may_be_a_missing_rank(run: Analysis, waiting: Waiting) -> bool:
+    """Whether the last of the recorded ranks itself stands waiting for as long."""
+    if run.has_all_ranks:
+        return False
+    stands = [s.times.blocked_ms for s in run.ranks if s.times and s.rank in waiting.ranks]
+    return min(stands, default=0.0) >= waiting.lost_ms
 
 
-def _origin(late: LateArrivals) -> Origin:
-    top = late.excesses[0]
-    if late.run_queue_ms >= QUEUE_EXPLAINS * late.lateness_ms:
-        return Origin.STARVED
-    if top.coverage >= ORIGIN_COVERS:
-        return Origin.SEEN if top.samples >= SAMPLES_AGREE else Origin.NAMED
-    explained_ms = sum(max(0.0, excess.excess_ms) for excess in late.excesses)
-    return Origin.SPREAD if explained_ms >= PHASES_EXPLAIN * late.lateness_ms else Origin.UNKNOWN
+def _of_those_recorded(run: Analysis, finding: Finding) -> Finding:
+    among = f" (of {len(run.ranks)} ranks of {run.world_size} that were recorded)"
+    return replace(
+        finding,
+        severity=min(finding.severity, Severity.WARNING),
+        confidence=Confidence.POSSIBLE,
+        message=finding.message + among,
+    )
 
 
-def _said(origin: Origin, late: LateArrivals) -> str:
-    if origin is Origin.STARVED:
-        return f"for {late.run_queue_ms:.1f} ms of it the rank is ready to run and has no CPU"
-    if origin in (Origin.SEEN, Origin.NAMED):
-        return f"it comes from {_ORIGINS[late.excesses[0].phase]}"
-    if origin is Origin.SPREAD:
-        return "no single phase explains it"
-    return "its phases do not explain even half of it"
-
-
-def _finding(stats: RankStats, late: LateArrivals, step_ms: float, run: Analysis) -> Finding:
-    step_share = late.caused_delay_ms / step_ms
-    top = late.excesses[0]
-    origin = _origin(late)
-    seen, starved = origin is Origin.SEEN, origin is Origin.STARVED
-    where = (top.where,) if seen and top.where is not None else ()
+def _finding(run: Analysis, waiting: Waiting, lateness: Lateness) -> Finding:
+    (rank,) = waiting.ranks
+    at_times = waiting.kind is WaitKind.NOW_AND_THEN
+    place = _place(run, waiting, lateness)
     return Finding(
-        severity=_severity(step_share, origin),
-        confidence=_confidence(origin),
+        severity=Severity.INFO if at_times else severity_of(waiting),
+        confidence=Confidence.POSSIBLE if at_times else confidence_of(lateness),
         message=(
-            f"rank {stats.rank} on {stats.host} arrives last in {percent(late.last_share)} "
-            f"of steps, and "
-            f"the job waits {late.caused_delay_ms:.1f} ms of {step_ms:.1f} ms a "
-            f"step for it; {_said(origin, late)}"
+            f"rank {rank} on {host_of(run, rank)} arrives last {_how_often(waiting, lateness)}, "
+            f"and the job waits {waiting.lost_ms:.1f} ms of {waiting.step_ms:.1f} ms a step for "
+            f"it; {origin_said(lateness)}{', ' + place.said() if place else ''}"
         ),
-        fix=_fix_of_host(stats) if starved else _fix(stats, late, step_ms),
-        culprits=(stats.rank,),
-        victims=tuple(other.rank for other in run.ranks if other.rank != stats.rank),
-        hosts=(stats.host,),
-        steps=((run.steps.first_sync, run.steps.last_sync),),
-        evidence=tuple(_evidence(late, top, step_share)),
-        lost_s=late.caused_delay_ms * run.steps.counted / 1e3,
-        where=where,
+        fix=_fix(run, waiting, lateness),
+        culprits=waiting.ranks,
+        victims=others(run, waiting),
+        hosts=hosts_of(run, waiting),
+        steps=steps_of(run, waiting),
+        evidence=tuple(_evidence(run, waiting, lateness, place)),
+        lost_s=lost_s(run, waiting),
+        where=lines_seen(lateness),
     )
 
 
-def _severity(step_share: float, origin: Origin) -> Severity:
-    """A rank that other processes keep from the CPU is a disturbed measurement, not a slow rank.
-
-    So is, on a busy host, a lateness that the rank's own phases do not show.
-    """
-    if origin in (Origin.STARVED, Origin.UNKNOWN):
-        return Severity.INFO
-    if origin is Origin.SPREAD:
-        return Severity.WARNING
-    return Severity.ERROR if step_share >= STEP_SHARE_ERROR else Severity.WARNING
+def _how_often(waiting: Waiting, lateness: Lateness) -> str:
+    if waiting.kind is WaitKind.NOW_AND_THEN:
+        return f"by {lateness.late_ms:.1f} ms in {waiting.events} steps, at no regular interval"
+    return f"in {percent(lateness.last_share)} of steps"
 
 
-def _fix_of_host(stats: RankStats) -> str:
+def _place(run: Analysis, waiting: Waiting, lateness: Lateness) -> BackwardPlace | None:
+    """Where in backward, if it comes from there."""
+    is_named = lateness.origin in (Origin.SEEN, Origin.NAMED)
+    if not is_named or lateness.excesses[0].phase is not Phase.BACKWARD:
+        return None
+    return place_in_backward(run, waiting.ranks[0])
+
+
+def _evidence(
+    run: Analysis, waiting: Waiting, lateness: Lateness, place: BackwardPlace | None
+) -> Iterator[Evidence]:
+    yield Evidence("steps in which it arrived last", 100 * lateness.last_share, "%")
+    yield Evidence("delay it caused per step", waiting.lost_ms, "ms")
+    yield share_evidence(waiting)
+    yield from origin_evidence(lateness)
+    if place is not None:
+        yield Evidence("its backward falls behind", place.said(), "")
+        yield Evidence("by, there", place.late_ms, "ms")
+    if run.frontier is not None and run.frontier.rank in waiting.ranks:
+        yield Evidence(
+            "steps in which it has most to do, by own times alone", 100 * run.frontier.share, "%"
+        )
+    if waiting.size_ratio is not None:
+        yield Evidence("its batches against the others'", waiting.size_ratio, "times")
+    yield Evidence("waiting for a CPU, of a usual rank", waiting.noise_ms, "ms")
+
+
+def _fix(run: Analysis, waiting: Waiting, lateness: Lateness) -> str:
+    (rank,) = waiting.ranks
+    ratio = waiting.size_ratio
+    larger = ""
+    if ratio is not None and ratio >= LARGER_BATCHES:
+        larger = f" Its batches are {ratio:.1f} times as large as the others': make them equal."
+    if lateness.origin in (Origin.SEEN, Origin.NAMED):
+        return fix_of_phase(lateness, f"Rank {rank}") + larger + gain_said(waiting)
     return (
-        f"Other processes or too many threads hold the CPUs of {stats.host}: measure again "
-        f"when it is "
-        "quiet, use fewer threads a rank (OMP_NUM_THREADS), or look at the CPUs that rank "
-        f"{stats.rank} may use (taskset -p)."
-    )
-
-
-def _confidence(origin: Origin) -> Confidence:
-    if origin is Origin.SEEN:
-        return Confidence.CERTAIN
-    return Confidence.LIKELY if origin is Origin.NAMED else Confidence.POSSIBLE
-
-
-def _evidence(late: LateArrivals, top: PhaseExcess, step_share: float) -> Iterator[Evidence]:
-    yield Evidence("steps in which it arrived last", 100 * late.last_share, "%")
-    yield Evidence("delay it caused per step", late.caused_delay_ms, "ms")
-    yield Evidence("share of the step", 100 * step_share, "%", 100 * STEP_SHARE_WARNING)
-    label = top.phase.label
-    yield Evidence(f"more {label} time than the others", top.excess_ms, "ms")
-    yield Evidence(
-        f"share of its lateness that {label} covers", 100 * top.coverage, "%", 100 * ORIGIN_COVERS
-    )
-    yield Evidence("waiting for a CPU, more than the others", late.run_queue_ms, "ms")
-    yield Evidence(f"stack samples in {label} beyond the others'", top.samples, "", SAMPLES_AGREE)
-
-
-def _fix(stats: RankStats, late: LateArrivals, step_ms: float) -> str:
-    top = late.excesses[0]
-    after_ms = step_ms - late.caused_delay_ms
-    gain = f" A step would take {after_ms:.1f} ms instead of {step_ms:.1f} ms."
-    if top.coverage >= ORIGIN_COVERS:
-        return _FIXES[top.phase].format(rank=stats.rank, excess=top.excess_ms) + gain
-    parts = ", ".join(f"{e.phase.label} {e.excess_ms:+.1f} ms" for e in late.excesses[:3])
-    return (
-        f"Not known which phase: rank {stats.rank} differs from the others by {parts}. "
-        f"Measure next: run the "
-        f"same script with two ranks exchanged between hosts or devices; if the lateness stays "
-        f"on {stats.host}, it is the machine, and if it goes with the rank, its data or code."
-        + gain
+        f"Not known which phase: rank {rank} differs from the others by {differences(lateness)}. "
+        f"Measure next: run the same script with two ranks exchanged between hosts or devices; "
+        f"if the lateness stays on {host_of(run, rank)}, it is the machine, and if it goes with "
+        f"the rank, its data or code.{larger}{gain_said(waiting)}"
     )

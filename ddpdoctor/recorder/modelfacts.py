@@ -24,6 +24,7 @@ from ddpdoctor.modelevents import (
     ChangeKind,
     EvaluationSample,
     FailureKind,
+    GradientTimes,
     Loss,
     ModelChange,
     ModelFact,
@@ -264,6 +265,7 @@ class Models:
         unreduced: tuple[int, ...] = ()
         if own.use is not None and own.use.is_measured:
             unused, unreduced = own.use.unused_and_unreduced(model)
+            self._write(GradientTimes(own.number, own.sync, *own.use.gradient_times(model)))
             looked_at = tuple(p for p, watched in enumerate(shape.parameters) if watched.place >= 0)
         sample = ModelSample(
             own.number, own.sync, self._phases.step, own.forwards, own.optimizer_steps,

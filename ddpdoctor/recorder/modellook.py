@@ -128,6 +128,18 @@ class Use:
         if self.is_measured:
             self._used = private.used_parameters(model)
 
+    def gradient_times(
+        self, model: DistributedDataParallel
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Places of watched parameters in the order of their gradients, and microseconds."""
+        after = private.ready_times(model)
+        ready = sorted(
+            (after[watched.place], place)
+            for place, watched in enumerate(self._shape.parameters)
+            if watched.place >= 0 and self._before[watched.place] != after[watched.place] > 0
+        )
+        return tuple(place for _, place in ready), tuple(ns // 1000 for ns, _ in ready)
+
     def unused_and_unreduced(
         self, model: DistributedDataParallel
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:

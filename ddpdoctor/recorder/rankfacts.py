@@ -6,7 +6,9 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import torch
 import torch.distributed as dist
@@ -17,6 +19,8 @@ from ddpdoctor.preflight.environment import environment, hashes
 from ddpdoctor.preflight.environment import versions as installed_versions
 from ddpdoctor.recorder.callsite import is_user_file
 from ddpdoctor.recorder.timers import CUDA_EVENT, HOST
+
+_STRETCHES_KEPT: Final = 1000
 
 
 def rank_info(rank: int, world_size: int, device: torch.device) -> RankInfo:
@@ -39,7 +43,20 @@ def rank_info(rank: int, world_size: int, device: torch.device) -> RankInfo:
         code=code_hashes(),
         threads=torch.get_num_threads(),
         cpus=len(os.sched_getaffinity(0)),
+        allowed_cpus=stretches(sorted(os.sched_getaffinity(0))),
+        host_cpus=os.cpu_count(),
     )
+
+
+def stretches(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Sorted numbers as first and last of each stretch without a gap, of at most a thousand."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return tuple(found[:_STRETCHES_KEPT])
 
 
 def versions() -> dict[str, str]:

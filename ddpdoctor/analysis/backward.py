@@ -1,0 +1,115 @@
+"""Where in its backward a rank falls behind: after which parameter's gradient, or in which bucket.
+
+Where the recorder looked at a backward, it kept when each gradient was ready; the stretch
+between two of them that is longer than on the other ranks is the place. Without such a look among
+the counted steps, the buckets tell: the first at which the rank is late.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ddpdoctor.analysis.model import Analysis
+from ddpdoctor.events import Flag
+from ddpdoctor.modelevents import GradientTimes
+from ddpdoctor.tracefile import RankTrace
+
+Floats = npt.NDArray[np.float64]
+
+COVERS = 0.8  # of what the rank loses in its backward lies in one stretch; else none is named
+_US_PER_MS = 1e3
+_NS_PER_MS = 1e6
+
+
+@dataclass(frozen=True)
+class BackwardPlace:
+    """A stretch of a backward. Names are None where it is known by its bucket only."""
+
+    late_ms: float
+    after: str | None = None  # its gradient came before; None: the stretch is the first
+    before: str | None = None
+    bucket: int | None = None
+
+    def said(self) -> str:
+        if self.before is not None:
+            begin = f"after the gradient of {self.after}" if self.after else "at its beginning"
+            return f"{begin}, before that of {self.before}"
+        return f"before bucket {self.bucket} is ready"
+
+
+def place_in_backward(run: Analysis, rank: int) -> BackwardPlace | None:
+    """None where the record does not tell, or no stretch covers most of the lateness."""
+    return _by_gradients(run, rank) or _by_buckets(run, rank)
+
+
+def _by_gradients(run: Analysis, rank: int) -> BackwardPlace | None:
+    """Of all looks at the counted steps, those of the same order on all ranks, the median."""
+    traces = {trace.info.rank: trace for trace in run.run.ranks}
+    looks = [_looks(trace, run) for trace in traces.values()]
+    common = set.intersection(*(set(own) for own in looks)) if looks else set()
+    own = _looks(traces[rank], run)
+    stretches, order = [], None
+    for key in sorted(common):
+        if any(look[key].places != own[key].places for look in looks):
+            continue
+        if order is not None and own[key].places != order:
+            continue
+        order = own[key].places
+        others = [_gaps(_looks(t, run)[key]) for r, t in traces.items() if r != rank]
+        stretches.append(_gaps(own[key]) - np.median(others, axis=0))
+    if order is None or len(traces) < 2:
+        return None
+    more = np.median(stretches, axis=0)
+    worst = int(more.argmax())
+    late_ms = float(more[worst])
+    if late_ms <= 0 or late_ms < COVERS * float(more[more > 0].sum()):
+        return None
+    names = _names(traces[rank], common)
+    before = names.get(order[worst])
+    after = names.get(order[worst - 1]) if worst else None
+    return BackwardPlace(late_ms, after, before) if before is not None else None
+
+
+def _looks(trace: RankTrace, run: Analysis) -> dict[tuple[int, int], GradientTimes]:
+    """By model and its reduction; of counted steps, and with gradients."""
+    counted = range(run.steps.first_sync, run.steps.last_sync + 1)
+    found = trace.model.gradient_times
+    return {(each.model, each.sync): each for each in found if each.sync in counted and each.places}
+
+
+def _gaps(times: GradientTimes) -> Floats:
+    return np.diff(np.array(times.ready_us, np.float64), prepend=0.0) / _US_PER_MS
+
+
+def _names(trace: RankTrace, keys: set[tuple[int, int]]) -> dict[int, str]:
+    """Of the one model that was looked at; none where there are several."""
+    models = {model for model, _ in keys}
+    if len(models) != 1:
+        return {}
+    info = trace.model.models.get(models.pop())
+    return {place: told.name for place, told in enumerate(info.parameters)} if info else {}
+
+
+def _by_buckets(run: Analysis, rank: int) -> BackwardPlace | None:
+    table = run.tables.collectives
+    table = table[(table["flags"] & int(Flag.BUCKET)) > 0]
+    table = table[table["complete"] & (table["bucket"] >= 0)]
+    steps = run.tables.steps[["rank", "step", "sync"]].rename(columns={"sync": "step_sync"})
+    own = table[table["rank"] == rank].merge(steps, on=["rank", "step"])
+    own = own[own["step_sync"].between(run.steps.first_sync, run.steps.last_sync)]
+    same = table.merge(own[["group", "seq"]].drop_duplicates(), on=["group", "seq"])
+    others = same[same["rank"] != rank].groupby(["group", "seq"])["arrival_ns"].median()
+    late = own["arrival_ns"].to_numpy() - others.reindex(
+        list(zip(own["group"], own["seq"], strict=True))
+    ).to_numpy(np.float64)
+    by_bucket = own.assign(late=late / _NS_PER_MS).groupby("bucket")["late"].median()
+    if len(by_bucket) < 2:
+        return None
+    more = np.diff(by_bucket.to_numpy(np.float64), prepend=0.0)
+    worst = int(more.argmax())
+    if more[worst] <= 0 or more[worst] < COVERS * float(more[more > 0].sum()):
+        return None
+    return BackwardPlace(float(more[worst]), bucket=int(by_bucket.index[worst]))

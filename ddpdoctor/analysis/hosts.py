@@ -1,0 +1,82 @@
+"""Hosts of which all ranks are late: then the machine is slow, and not one of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ddpdoctor.analysis.arrivals import excesses_of
+from ddpdoctor.analysis.delays import HELD_EXPLAINS
+from ddpdoctor.analysis.waitjob import Job, is_often
+from ddpdoctor.analysis.waitmodel import Lateness, Waiting, WaitKind
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+FEWEST_RANKS = 2  # of a host; a single late rank may be late for its own work
+_NS_PER_MS = 1e6
+
+
+def slow_hosts(job: Job) -> list[Waiting]:
+    """Hosts whose ranks are together the last in most steps; none where there is one host."""
+    names = {trace.info.rank: trace.info.host for trace in job.run.ranks}
+    hosts, of_row = np.unique([names[int(r)] for r in job.steps.ranks], return_inverse=True)
+    if len(hosts) < 2:
+        return []
+    last_host, gap_ms = _gaps(job, of_row.astype(np.int64))
+    found = []
+    for number in range(len(hosts)):
+        rows = np.flatnonzero(of_row == number)
+        when = (last_host == number) & ~_is_held_up(job, rows, gap_ms)
+        waited = np.where(when, gap_ms, 0.0)
+        often = is_often(float(when.mean()), len(hosts))
+        typical = min(float(waited.mean()), float(np.median(waited)))
+        if len(rows) >= FEWEST_RANKS and often and typical >= job.least_ms:
+            found.append(_waiting(job, rows, when, float(waited.mean())))
+    return found
+
+
+def _gaps(job: Job, of_row: Ints) -> tuple[Ints, Floats]:
+    """By step: the host whose ranks all came after all others, and by how much the last did.
+
+    -1 and 0 where there is none. Of a step's collectives the one with the largest gap counts.
+    """
+    arrivals = job.delays.every
+    order = np.argsort(arrivals.ns, axis=0, kind="stable")
+    ordered = np.take_along_axis(arrivals.ns, order, axis=0)[::-1]  # the last first
+    hosts = of_row[order][::-1]
+    same = hosts == hosts[0]
+    run = np.where(same.all(axis=0), len(of_row), np.argmin(same, axis=0))
+    size = np.bincount(of_row)[hosts[0]]
+    next_one = np.take_along_axis(ordered, np.minimum(size, len(of_row) - 1)[None], axis=0)[0]
+    gap = np.where(run == size, ordered[0] - next_one, 0)
+    steps = len(job.steps.syncs)
+    by_gap = np.lexsort((-gap, arrivals.step))
+    reached, first = np.unique(arrivals.step[by_gap], return_index=True)
+    chosen = by_gap[first]
+    last_host, gap_ms = np.full(steps, -1), np.zeros(steps)
+    gap_ms[reached] = gap[chosen] / _NS_PER_MS
+    last_host[reached] = np.where(gap[chosen] > 0, hosts[0][chosen], -1)
+    return last_host, gap_ms
+
+
+def _is_held_up(job: Job, rows: Ints, gap_ms: Floats) -> Bools:
+    """Steps in which these ranks lacked a CPU, or collected garbage, for half of the gap."""
+    held = np.zeros(len(gap_ms), np.bool_)
+    for cells in (job.steps.queued_ms, job.delays.paused_ms):
+        own, others = cells[rows].mean(axis=0), np.delete(cells, rows, axis=0)
+        more = np.nan_to_num(own - np.median(others, axis=0)) if len(others) else 0.0 * own
+        held |= (more >= HELD_EXPLAINS * gap_ms) & (more > 0)
+    return held
+
+
+def _waiting(job: Job, rows: Ints, when: Bools, lost_ms: float) -> Waiting:
+    late_ms = lost_ms / float(when.mean())
+    ranks = tuple(int(rank) for rank in job.steps.ranks[rows])
+    lateness = Lateness(
+        late_ms,
+        float(when.mean()),
+        excesses_of(job.steps.own_ms, job.steps.ranks, rows, when, late_ms, job.hot),
+    )
+    return Waiting(WaitKind.HOST, ranks, lost_ms, job.step_ms, job.noise_ms, lateness=lateness)

@@ -1,0 +1,134 @@
+"""DD109 drift: steps take longer and longer, or longer from some step on.
+
+What it measures
+    Medians over blocks of steps: whether they rise all along, or lie on a higher level from a
+    point on to the end. For the step of the job, with waiting for a CPU and collections taken out,
+    and for the delay that each rank causes. Of the terms of a step the one that grows is named if
+    it covers four fifths of the growth.
+
+Why it matters
+    A training that loses a tenth of a percent a step does not look slow to anybody; after a day it
+    runs at half its speed. A mean over the run says nothing of it.
+
+What to do
+    Find what grows: a list that is kept and gone through each step, a log that is read again, a
+    cache without a limit, memory that is swapped. Where one rank computes more slowly from a point
+    on, look at its clocks and temperature, and who came onto its host.
+
+When it is wrong
+    Batches that become longer on purpose are told by their size and not reported. Where all ranks
+    compute more slowly together, or ranks wait for a CPU more than before, the machine is as likely
+    as the script, and it is info.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from ddpdoctor.analysis.model import Analysis
+from ddpdoctor.analysis.shapes import DRIFT_STEPS, Rise
+from ddpdoctor.analysis.together import TRANSFER
+from ddpdoctor.analysis.waitmodel import Lateness, Origin, Waiting, WaitKind
+from ddpdoctor.checks import NotEnoughData, trace_check
+from ddpdoctor.events import Phase
+from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
+from ddpdoctor.waitwording import (
+    by_share,
+    confidence_of,
+    differences,
+    found,
+    gain_said,
+    hosts_of,
+    lines_seen,
+    lost_s,
+    others,
+    share_evidence,
+    steps_of,
+)
+
+RISES_STEADILY: Final = 0.8  # of Kendall's tau: a machine that is disturbed goes up and down
+_COMPUTE: Final = (Phase.FORWARD.label, Phase.BACKWARD.label)
+
+
+@trace_check("DD109", "drift")
+def drift(run: Analysis) -> Iterator[Finding]:
+    if run.steps.counted < DRIFT_STEPS:
+        raise NotEnoughData(f"{run.steps.counted} steps after warm-up; {DRIFT_STEPS} are needed")
+    for waiting in found(run, WaitKind.DRIFT):
+        if waiting.lateness is not None and waiting.rise is not None:
+            yield _finding(run, waiting, waiting.lateness, waiting.rise)
+
+
+def _finding(run: Analysis, waiting: Waiting, lateness: Lateness, rise: Rise) -> Finding:
+    is_hint = not waiting.ranks and _may_be_the_machine(run, waiting, rise)
+    return Finding(
+        severity=Severity.INFO if is_hint else by_share(waiting),
+        confidence=Confidence.POSSIBLE if is_hint else confidence_of(lateness),
+        message=_message(waiting, rise),
+        fix=_fix(waiting, lateness),
+        culprits=waiting.ranks,
+        victims=others(run, waiting),
+        hosts=hosts_of(run, waiting),
+        steps=steps_of(run, waiting),
+        evidence=tuple(_evidence(waiting, lateness, rise)),
+        lost_s=lost_s(run, waiting),
+        where=lines_seen(lateness) if waiting.term is not None else (),
+    )
+
+
+def _may_be_the_machine(run: Analysis, waiting: Waiting, rise: Rise) -> bool:
+    if waiting.disturbed or waiting.term is None:
+        return True
+    if waiting.term == TRANSFER:  # gloo on one host moves bytes by the CPU
+        networks = {trace.info.network_id for trace in run.run.ranks}
+        return run.run.info.backend == "gloo" and len(networks) == 1
+    return waiting.term in _COMPUTE and rise.tau < RISES_STEADILY
+
+
+def _message(waiting: Waiting, rise: Rise) -> str:
+    how = f"from step {waiting.since} on" if waiting.since is not None else "little by little"
+    term = f", in {waiting.term}" if waiting.term is not None else ""
+    if waiting.ranks:
+        return (
+            f"rank {waiting.ranks[0]} comes later {how}{term}: the others waited "
+            f"{rise.before:.1f} ms a step for it, and wait {rise.after:.1f} ms"
+        )
+    return (
+        f"steps take longer {how}, on all ranks{term}: {rise.before:.1f} ms before, "
+        f"{rise.after:.1f} ms after"
+    )
+
+
+def _evidence(waiting: Waiting, lateness: Lateness, rise: Rise) -> Iterator[Evidence]:
+    yield Evidence("before", rise.before, "ms")
+    yield Evidence("after", rise.after, "ms")
+    yield Evidence("rises all along (Kendall's tau of 20 blocks)", rise.tau)
+    yield share_evidence(waiting)
+    yield Evidence("what grows", differences(lateness))
+    yield Evidence("more waiting for a CPU meanwhile", "yes" if waiting.disturbed else "no")
+
+
+def _fix(waiting: Waiting, lateness: Lateness) -> str:
+    gain = gain_said(waiting)
+    if waiting.ranks and lateness.excesses[0].phase in (Phase.FORWARD, Phase.BACKWARD):
+        return (
+            f"Rank {waiting.ranks[0]} computes more slowly than it did: look at the clocks and the "
+            "temperature of its device, and at what else runs on its host." + gain
+        )
+    if waiting.term is None or lateness.origin is Origin.UNKNOWN:
+        return (
+            f"Not known which term grows ({differences(lateness)}). Measure next: clocks, "
+            "temperature and other processes over the same time." + gain
+        )
+    if waiting.term == TRANSFER:
+        return (
+            "Transfers become slower: look at what else uses the network, and at the sizes of "
+            "what is reduced." + gain
+        )
+    place = f"in {waiting.term}" if waiting.term != Phase.BETWEEN.label else "between the steps"
+    return (
+        f"Look {place} for what grows with the steps: a list that is kept and gone through again "
+        "(losses, outputs with their graphs), a file that is read anew, a cache without a limit."
+        + gain
+    )
