@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import mean
 
 import numpy as np
 import pandas as pd
@@ -41,6 +42,7 @@ def analyze(run: Run) -> Analysis:
     late = late_arrivals(run, tables, steps) if judged else {}
     link = fit_link(tables, steps, run.info.world_size) if judged else None
     ranks = tuple(_stats(trace.info, counted, tables, late) for trace in run.ranks)
+    times = [stats.times for stats in ranks if stats.times is not None]
     analysis = Analysis(
         run,
         tables,
@@ -55,9 +57,11 @@ def analyze(run: Run) -> Analysis:
         _recorder_cost(run.ranks),
         named_times(run, tables, counted),
         model_groups(run),
-        causes_of_waiting(run, tables, steps),
+        causes_of_waiting(run, tables, steps, mean(each.step_ms for each in times))
+        if times
+        else (),
         frontier(stepwise(tables, steps)),
-        efficiency([stats.times for stats in ranks if stats.times is not None]),
+        efficiency(times),
     )
     return analysis if _is_cost_of_a_step(analysis) else replace(analysis, cost_ms_per_step=None)
 

@@ -110,7 +110,7 @@ def delays_of(tables: Tables, counted: StepRange) -> Delays | None:
     return Delays(
         steps,
         every,
-        arrivals.argmax(axis=0),
+        len(arrivals) - 1 - arrivals[::-1].argmax(axis=0),
         (ordered[-1] - ordered[-2]) / _NS_PER_MS,
         (arrivals - ordered[0]) / _NS_PER_MS,
         own / _NS_PER_MS,

@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 LEAST_SHARE = 0.02  # of a step; less is not worth a line
-QUEUE_LEAST_SHARE = 0.10  # a thread waits a little for its CPU on any host that is in use
+QUEUE_LEAST_SHARE = 0.20  # below, cores that are shared by plan look the same
 PAUSES_NEEDED = 3  # the first ones clear up after the imports
 QUOTA_EXPLAINS = 0.5  # of a rank's wait for a CPU
 AS_MUCH = 0.5  # of what the rank with most has: that rank is held up, too

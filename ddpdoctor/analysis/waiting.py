@@ -35,8 +35,13 @@ RISE_CLAIMS = 0.5  # of what a rank costs; with less, it is late anyhow
 MOST_OF_IT = 0.8  # of the irregular delays; else other ranks have them as well
 
 
-def causes_of_waiting(run: Run, tables: Tables, counted: StepRange) -> tuple[Waiting, ...]:
-    """The dearest first. Needs STEPS_NEEDED steps; arrivals only where they can be compared."""
+def causes_of_waiting(
+    run: Run, tables: Tables, counted: StepRange, step_ms: float
+) -> tuple[Waiting, ...]:
+    """The dearest first. Needs STEPS_NEEDED steps; arrivals only where they can be compared.
+
+    `step_ms` is the step that is said beside what each costs.
+    """
     steps = stepwise(tables, counted)
     if len(steps.syncs) < STEPS_NEEDED:
         return ()
@@ -46,7 +51,8 @@ def causes_of_waiting(run: Run, tables: Tables, counted: StepRange) -> tuple[Wai
         found += late(Job(run, delays.steps, delays, hot_lines(run)))
     sizes = work_sizes(run, steps.ranks, steps.syncs)
     found += of_all_ranks(run, steps, sizes, drifts=any(w.rise is not None for w in found))
-    return tuple(sorted(found, key=lambda waiting: -waiting.lost_ms))
+    found = [replace(waiting, step_ms=step_ms) for waiting in found]
+    return tuple(sorted(found, key=lambda waiting: (-waiting.lost_ms, waiting.ranks)))
 
 
 def late(job: Job) -> list[Waiting]:
@@ -80,7 +86,7 @@ def _of_rank(job: Job, row: int, irregular: dict[int, Stalls]) -> list[Waiting]:
     found = stalls(caused, job.step_ms)
     always = _is_always_late(job, row, caused)
     stalled_ms = found.total_ms / len(caused)
-    if not always and stalled_ms < max(SHARE_LEAST * job.step_ms, job.noise_ms / len(caused)):
+    if not always and stalled_ms < SHARE_LEAST * job.step_ms:
         return []
     rises = rise(caused, job.least_ms)
     if rises is not None and rises.added >= RISE_CLAIMS * lost_ms:

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from ddpdoctor.analysis.held import QUEUE_LEAST_SHARE
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.waitjob import STEPS_NEEDED
 from ddpdoctor.analysis.waitmodel import Held, Waiting, WaitKind
@@ -41,8 +42,7 @@ from ddpdoctor.waitwording import (
 )
 from ddpdoctor.wording import percent, rank_list
 
-SHARE_WARNING: Final = 0.20  # below, cores that are shared by plan look the same
-SHARE_ERROR: Final = 0.50
+SHARE_ERROR: Final = 0.50  # the ranks stand more than they run
 
 
 @trace_check("DD106", "cpu-oversubscribed")
@@ -78,7 +78,7 @@ def _finding(run: Analysis, waiting: Waiting, held: Held) -> Finding:
 
 
 def _severity(waiting: Waiting, *, own: bool) -> Severity:
-    if not own or waiting.share < SHARE_WARNING:
+    if not own:
         return Severity.INFO
     return Severity.ERROR if waiting.share >= SHARE_ERROR else Severity.WARNING
 
@@ -107,7 +107,7 @@ def _asked(run: Analysis) -> tuple[int, int, int]:
 def _evidence(run: Analysis, waiting: Waiting, held: Held) -> Iterator[Evidence]:
     threads, ranks, cpus = _asked(run)
     yield Evidence("a step would be shorter without it by", waiting.lost_ms, "ms")
-    yield share_evidence(waiting, SHARE_WARNING)
+    yield share_evidence(waiting, QUEUE_LEAST_SHARE)
     for rank, ms in sorted(held.ms_by_rank.items(), key=lambda each: -each[1])[:4]:
         yield Evidence(f"rank {rank} waits for a CPU, per step", ms, "ms")
     yield Evidence("threads of the ranks of a host", threads)

@@ -153,7 +153,7 @@ def _evidence(
     yield from origin_evidence(lateness)
     if place is not None:
         yield Evidence("its backward falls behind", place.said(), "")
-        yield Evidence("by, there", place.late_ms, "ms")
+        yield Evidence("later there by", place.late_ms, "ms")
     if run.frontier is not None and run.frontier.rank in waiting.ranks:
         yield Evidence(
             "steps in which it has most to do, by own times alone", 100 * run.frontier.share, "%"
