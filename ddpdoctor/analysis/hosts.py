@@ -14,6 +14,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
+TOGETHER = 0.5  # of what its last rank is late by its first is, too; else it is that rank
 FEWEST_RANKS = 2  # of a host; a single late rank may be late for its own work
 _NS_PER_MS = 1e6
 
@@ -50,7 +51,9 @@ def _gaps(job: Job, of_row: Ints) -> tuple[Ints, Floats]:
     run = np.where(same.all(axis=0), len(of_row), np.argmin(same, axis=0))
     size = np.bincount(of_row)[hosts[0]]
     next_one = np.take_along_axis(ordered, np.minimum(size, len(of_row) - 1)[None], axis=0)[0]
-    gap = np.where(run == size, ordered[0] - next_one, 0)
+    earliest = np.take_along_axis(ordered, (size - 1)[None], axis=0)[0]
+    is_whole = (run == size) & (earliest - next_one >= TOGETHER * (ordered[0] - next_one))
+    gap = np.where(is_whole, ordered[0] - next_one, 0)
     steps = len(job.steps.syncs)
     by_gap = np.lexsort((-gap, arrivals.step))
     reached, first = np.unique(arrivals.step[by_gap], return_index=True)

@@ -86,11 +86,11 @@ def _of_rank(job: Job, row: int, irregular: dict[int, Stalls]) -> list[Waiting]:
     found = stalls(caused, job.step_ms)
     always = _is_always_late(job, row, caused)
     stalled_ms = found.total_ms / len(caused)
-    if not always and stalled_ms < SHARE_LEAST * job.step_ms:
-        return []
-    rises = rise(caused, job.least_ms)
+    rises = rise(caused, job.least_ms) if lost_ms >= SHARE_LEAST * job.step_ms else None
     if rises is not None and rises.added >= RISE_CLAIMS * lost_ms:
         return [_rising(job, row, caused, rises)]
+    if not always and stalled_ms < SHARE_LEAST * job.step_ms:
+        return []
     if always:
         return _always(job, row, lost_ms, found)
     waiting = replace(

@@ -102,10 +102,11 @@ def test_a_rank_that_has_no_cpu_is_a_disturbed_measurement() -> None:
 
     run = with_ranks(simulate(late_by(40, "forward")), starved)
 
-    (finding,) = result_of("DD101", run).findings
-
+    assert result_of("DD101", run).outcome is Outcome.CLEAN
+    (finding,) = result_of("DD106", run).findings
     assert finding.severity is Severity.INFO
-    assert "has no CPU" in finding.message
+    assert finding.culprits == (1,)
+    assert "disturbed" in finding.message
     assert "quiet" in finding.fix
 
 
