@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import mean
 
 import numpy as np
 import pandas as pd
 
-from ddpdoctor.analysis.arrivals import late_arrivals
+from ddpdoctor.analysis.arrivals import hot_lines, late_arrivals_of
+from ddpdoctor.analysis.delays import delays_of
 from ddpdoctor.analysis.early_end import early_end, waited_in_vain
 from ddpdoctor.analysis.efficiency import efficiency
 from ddpdoctor.analysis.ending import stuck_collectives, unfinished
@@ -39,7 +41,9 @@ def analyze(run: Run) -> Analysis:
     steps = _counted_steps(tables.steps)
     counted = _within(tables.steps, steps)
     judged = tables.clock.comparable and steps.counted > 0
-    late = late_arrivals(run, tables, steps) if judged else {}
+    by_step = stepwise(tables, steps)
+    delays = delays_of(tables, by_step) if judged else None
+    late = late_arrivals_of(delays, hot_lines(run)) if delays is not None else {}
     link = fit_link(tables, steps, run.info.world_size) if judged else None
     ranks = tuple(_stats(trace.info, counted, tables, late) for trace in run.ranks)
     times = [stats.times for stats in ranks if stats.times is not None]
@@ -57,13 +61,15 @@ def analyze(run: Run) -> Analysis:
         _recorder_cost(run.ranks),
         named_times(run, tables, counted),
         model_groups(run),
-        causes_of_waiting(run, tables, steps, mean(each.step_ms for each in times))
-        if times
-        else (),
-        frontier(stepwise(tables, steps)),
+        causes_of_waiting(run, tables, by_step, delays, _mean_step_ms(times)),
+        frontier(by_step),
         efficiency(times),
     )
     return analysis if _is_cost_of_a_step(analysis) else replace(analysis, cost_ms_per_step=None)
+
+
+def _mean_step_ms(times: Sequence[PhaseTimes]) -> float:
+    return mean(each.step_ms for each in times) if times else 0.0
 
 
 def _stats(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ddpdoctor.analysis.delays import Delays, delays_of
+from ddpdoctor.analysis.delays import Delays, delays_in
 from ddpdoctor.analysis.model import LateArrivals, PhaseExcess, StepRange
 from ddpdoctor.analysis.stepwise import LOCAL_PHASES, over_others
 from ddpdoctor.events import HotLine, Phase, Site
@@ -33,7 +33,7 @@ __all__ = [
 
 def late_arrivals(run: Run, tables: Tables, steps: StepRange) -> dict[int, LateArrivals]:
     """Per rank; empty where a job has one rank or no collective that all of them reached."""
-    delays = delays_of(tables, steps)
+    delays = delays_in(tables, steps)
     return late_arrivals_of(delays, hot_lines(run)) if delays is not None else {}
 
 

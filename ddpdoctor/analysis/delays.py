@@ -89,9 +89,13 @@ class Delays:
         return float((self.arrival_ms.max(axis=0) - after).mean())
 
 
-def delays_of(tables: Tables, counted: StepRange) -> Delays | None:
+def delays_in(tables: Tables, counted: StepRange) -> Delays | None:
+    """Of a range of steps, as `delays_of`."""
+    return delays_of(tables, stepwise(tables, counted))
+
+
+def delays_of(tables: Tables, steps: Stepwise) -> Delays | None:
     """None where there is one rank, or no collective that all of them reached."""
-    steps = stepwise(tables, counted)
     if len(steps.ranks) < 2:
         return None
     every = _arrivals(tables, steps)

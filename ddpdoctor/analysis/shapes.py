@@ -13,7 +13,7 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 BASE_QUANTILE = 0.25  # what is usual, also where nearly each second step is a stall
-NOISE_TIMES = 5.0  # a stall stands out of the usual by so many times their spread
+NOISE_TIMES = 10.0  # a stall stands out by so many spreads of the lower half: 3 sigma of noise
 STALL_SHARE = 0.25  # and by a quarter of the usual step
 LEAST_STALL_MS = 2.0  # shorter ones are the scheduler's on a busy host
 STALLS_NEEDED = 4  # three equal intervals; two are equal by chance now and then

@@ -22,10 +22,10 @@ Bools = npt.NDArray[np.bool_]
 SHARE_LEAST = 0.05  # of a step, for what is worth a line
 RISE_LEAST = 0.10  # against the step before: caches and clocks settle within it
 LEAST_MS = 1.0
+ON_ALL = 0.5  # of a rise is in what each rank does, else it is in their waiting for each other
 GROWS_WITH_R = 0.9  # as for lateness that follows the batches
 DISTURBED_SHARE = 0.10  # of a step, waiting for a CPU after the rise
 TRANSFER = "transfer"
-WAIT = "wait"
 
 
 def of_all_ranks(
@@ -93,11 +93,11 @@ def _rising(steps: Stepwise, sizes: dict[str, Floats], first: RankTrace) -> Wait
     if grows_with(series, sizes, GROWS_WITH_R):
         return None  # longer sequences take longer: that is meant
     later, before = _parts(len(series), found)
+    whole_ms = float(np.median(series[later]) - np.median(series[before]))
     grown = {name: _growth(cells, later, before) for name, cells in _terms(steps).items()}
-    whole_ms = sum(max(0.0, ms) for ms in grown.values())
     top = max(grown, key=lambda name: grown[name])
-    if top == WAIT or whole_ms <= 0:
-        return None  # ranks that are late in turn: other findings say why
+    if sum(grown.values()) < ON_ALL * whole_ms:
+        return None  # not on all ranks: other findings say who is late, and why
     shares = [(phase, grown[phase.label]) for phase in LOCAL_PHASES]
     queued = float(np.nan_to_num(steps.queued_ms)[:, later].mean())
     return Waiting(
@@ -121,11 +121,10 @@ def _parts(count: int, found: Rise) -> tuple[Bools, Bools]:
 def _terms(steps: Stepwise) -> dict[str, Floats]:
     terms = {phase.label: steps.of_phase(phase) for phase in LOCAL_PHASES}
     terms[TRANSFER] = steps.transfer_ms
-    waited = steps.step_ms - steps.own_ms.sum(axis=0) - steps.transfer_ms
-    return terms | {WAIT: waited}
+    return terms
 
 
 def _growth(cells: Floats, later: Bools, before: Bools) -> float:
-    """Of the median over ranks, from the median step before to that after."""
+    """From the median step before to that after, of the rank for which it is least."""
     each = np.median(cells[:, later], axis=1) - np.median(cells[:, before], axis=1)
-    return float(np.median(each))
+    return max(0.0, float(each.min()))

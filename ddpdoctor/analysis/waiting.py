@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpdoctor.analysis.arrivals import excesses, hot_lines
-from ddpdoctor.analysis.delays import delays_of
+from ddpdoctor.analysis.delays import Delays, delays_of
 from ddpdoctor.analysis.held import held_up
 from ddpdoctor.analysis.hosts import slow_hosts
 from ddpdoctor.analysis.model import StepRange
 from ddpdoctor.analysis.shapes import Rise, Stalls, period, rise, stalls
-from ddpdoctor.analysis.stepwise import LOCAL_PHASES, over_others, stepwise
+from ddpdoctor.analysis.stepwise import LOCAL_PHASES, Stepwise, over_others, stepwise
 from ddpdoctor.analysis.together import of_all_ranks
 from ddpdoctor.analysis.waitjob import SHARE_LEAST, STEPS_NEEDED, Job, is_often
 from ddpdoctor.analysis.waitmodel import ORIGIN_COVERS, Lateness, Waiting, WaitKind
@@ -33,19 +33,18 @@ Bools = npt.NDArray[np.bool_]
 FOLLOWS_R = 0.9  # ByteDance's limit for lateness that comes from sequence lengths
 RISE_CLAIMS = 0.5  # of what a rank costs; with less, it is late anyhow
 MOST_OF_IT = 0.8  # of the irregular delays; else other ranks have them as well
+TURNS_SHARE = 0.10  # of a step; less is what ranks vary by on any host
 
 
 def causes_of_waiting(
-    run: Run, tables: Tables, counted: StepRange, step_ms: float
+    run: Run, tables: Tables, steps: Stepwise, delays: Delays | None, step_ms: float
 ) -> tuple[Waiting, ...]:
-    """The dearest first. Needs STEPS_NEEDED steps; arrivals only where they can be compared.
+    """The dearest first. Needs STEPS_NEEDED steps; `delays` where arrivals can be compared.
 
     `step_ms` is the step that is said beside what each costs.
     """
-    steps = stepwise(tables, counted)
     if len(steps.syncs) < STEPS_NEEDED:
         return ()
-    delays = delays_of(tables, counted) if tables.clock.comparable else None
     found = held_up(run, tables, steps, delays)
     if delays is not None and len(delays.last) >= STEPS_NEEDED:
         found += late(Job(run, delays.steps, delays, hot_lines(run)))
@@ -53,6 +52,13 @@ def causes_of_waiting(
     found += of_all_ranks(run, steps, sizes, drifts=any(w.rise is not None for w in found))
     found = [replace(waiting, step_ms=step_ms) for waiting in found]
     return tuple(sorted(found, key=lambda waiting: (-waiting.lost_ms, waiting.ranks)))
+
+
+def waiting_in(run: Run, tables: Tables, counted: StepRange, step_ms: float) -> tuple[Waiting, ...]:
+    """Of a range of steps, as if no other had been recorded."""
+    steps = stepwise(tables, counted)
+    delays = delays_of(tables, steps) if tables.clock.comparable else None
+    return causes_of_waiting(run, tables, steps, delays, step_ms)
 
 
 def late(job: Job) -> list[Waiting]:
@@ -178,18 +184,14 @@ def _uneven(job: Job) -> Waiting | None:
 def _irregular(job: Job, irregular: dict[int, Stalls]) -> list[Waiting]:
     """Delays of which no course is known: of one rank, or of several in turn."""
     caused = np.where(job.works, job.delays.caused_ms, 0.0)
+    by_row = np.bincount(job.delays.last, weights=caused, minlength=len(job.steps.ranks))
     lost_ms = float(caused.mean())
     if lost_ms < job.least_ms:
         return []
-    if irregular:
-        row = max(irregular, key=lambda each: irregular[each].total_ms)
-        own = irregular[row]
-        if own.total_ms >= MOST_OF_IT * caused.sum() and len(own.at) > 1:
-            when = _at(own, caused)
-            one = _waiting(job, row, WaitKind.NOW_AND_THEN, own.total_ms / len(caused), when)
-            return [replace(one, events=len(own.at))]
-    several = len({row for row, each in irregular.items() if len(each.at) > 1}) > 1
-    if not several:
+    if by_row.max() >= MOST_OF_IT * caused.sum():
+        own = irregular.get(int(by_row.argmax()))
+        return _now_and_then(job, int(by_row.argmax()), own) if own is not None else []
+    if lost_ms < TURNS_SHARE * job.step_ms:
         return []
     lateness, fit = _of_the_last(job), follows(job.delays.lateness_ms, job.sizes)
     return [
@@ -197,6 +199,16 @@ def _irregular(job: Job, irregular: dict[int, Stalls]) -> list[Waiting]:
             WaitKind.IN_TURN, (), lost_ms, job.step_ms, job.noise_ms, lateness=lateness, fit=fit
         )
     ]
+
+
+def _now_and_then(job: Job, row: int, own: Stalls) -> list[Waiting]:
+    """Once is a pause that may never come again."""
+    count = len(job.delays.last)
+    if len(own.at) < 2:
+        return []
+    lost_ms = own.total_ms / count
+    one = _waiting(job, row, WaitKind.NOW_AND_THEN, lost_ms, _at(own, np.zeros(count)))
+    return [replace(one, events=len(own.at))]
 
 
 def _of_the_last(job: Job) -> Lateness:

@@ -29,7 +29,7 @@ from typing import Final
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.shapes import DRIFT_STEPS, Rise
 from ddpdoctor.analysis.together import TRANSFER
-from ddpdoctor.analysis.waitmodel import Lateness, Origin, Waiting, WaitKind
+from ddpdoctor.analysis.waitmodel import Lateness, Waiting, WaitKind
 from ddpdoctor.checks import NotEnoughData, trace_check
 from ddpdoctor.events import Phase
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
@@ -64,7 +64,7 @@ def _finding(run: Analysis, waiting: Waiting, lateness: Lateness, rise: Rise) ->
     is_hint = not waiting.ranks and _may_be_the_machine(run, waiting, rise)
     return Finding(
         severity=Severity.INFO if is_hint else by_share(waiting),
-        confidence=Confidence.POSSIBLE if is_hint else confidence_of(lateness),
+        confidence=_confidence(waiting, lateness, is_hint=is_hint),
         message=_message(waiting, rise),
         fix=_fix(waiting, lateness),
         culprits=waiting.ranks,
@@ -75,6 +75,12 @@ def _finding(run: Analysis, waiting: Waiting, lateness: Lateness, rise: Rise) ->
         lost_s=lost_s(run, waiting),
         where=lines_seen(lateness) if waiting.term is not None else (),
     )
+
+
+def _confidence(waiting: Waiting, lateness: Lateness, *, is_hint: bool) -> Confidence:
+    if is_hint or waiting.term is None:
+        return Confidence.POSSIBLE
+    return confidence_of(lateness) if waiting.ranks else Confidence.LIKELY
 
 
 def _may_be_the_machine(run: Analysis, waiting: Waiting, rise: Rise) -> bool:
@@ -116,15 +122,15 @@ def _fix(waiting: Waiting, lateness: Lateness) -> str:
             f"Rank {waiting.ranks[0]} computes more slowly than it did: look at the clocks and the "
             "temperature of its device, and at what else runs on its host." + gain
         )
-    if waiting.term is None or lateness.origin is Origin.UNKNOWN:
-        return (
-            f"Not known which term grows ({differences(lateness)}). Measure next: clocks, "
-            "temperature and other processes over the same time." + gain
-        )
     if waiting.term == TRANSFER:
         return (
             "Transfers become slower: look at what else uses the network, and at the sizes of "
             "what is reduced." + gain
+        )
+    if waiting.term is None:
+        return (
+            f"Not known which term grows ({differences(lateness)}). Measure next: clocks, "
+            "temperature and other processes over the same time." + gain
         )
     place = f"in {waiting.term}" if waiting.term != Phase.BETWEEN.label else "between the steps"
     return (
