@@ -147,7 +147,20 @@ def _time(analysis: Analysis) -> dict[str, Any]:
         "ranks": [_rank_time(rank) for rank in analysis.ranks],
         "named": [_named_time(named) for named in analysis.named],
         "recorder_ms": analysis.cost_ms_per_step,
+        "efficiency": asdict(analysis.efficiency) if analysis.efficiency else None,
+        "frontier": _frontier(analysis),
     }
+
+
+def _frontier(analysis: Analysis) -> dict[str, Any] | None:
+    edge = analysis.frontier
+    if edge is None:
+        return None
+    adds = {phase.label: ms for phase, ms in edge.adds_ms.items()}
+    return {
+        "rank": edge.rank, "share": edge.share, "excess_ms": edge.excess_ms,
+        "adds_ms": adds, "path_ms": edge.path_ms,
+    }  # fmt: skip
 
 
 def _rank_time(stats: RankStats) -> dict[str, Any]:

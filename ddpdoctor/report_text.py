@@ -16,7 +16,7 @@ from ddpdoctor.findings import Evidence, Finding, Location, Severity
 from ddpdoctor.parts_text import material_parts, named_spans
 from ddpdoctor.report import Report
 from ddpdoctor.terminal import Columns, said
-from ddpdoctor.wording import rank_list
+from ddpdoctor.wording import percent, rank_list
 
 NOT_MEASURED = "not measured"
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold blue"}
@@ -40,6 +40,7 @@ def _parts(report: Report, *, short: bool) -> Iterator[RenderableType]:
             yield from _time_table(analysis)
         yield Text(_where_a_step_goes(analysis))
         if not short:
+            yield from _efficiency(analysis)
             yield from material_parts(analysis)
             yield from named_spans(analysis)
     findings = report.findings
@@ -84,6 +85,17 @@ def _where_a_step_goes(analysis: Analysis) -> str:
     cost = analysis.cost_ms_per_step
     own = f"; recording took {cost:.2f} ms of it" if cost is not None else ""
     return f"A step takes {total:.1f} ms on average over the ranks: {', '.join(parts)} ms{own}."
+
+
+def _efficiency(analysis: Analysis) -> Iterator[RenderableType]:
+    """The POP factors; nothing where waiting and transfer are not told apart."""
+    found = analysis.efficiency
+    if found is not None:
+        yield Text(
+            f"Efficiency {percent(found.total)}: {percent(found.useful)} of own time trains "
+            f"× balance of the ranks {percent(found.balance)} × ranks late in turn "
+            f"{percent(found.turns)} × transfer {percent(found.transfer)}."
+        )
 
 
 def _time_table(analysis: Analysis) -> Iterator[RenderableType]:

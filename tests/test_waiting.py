@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from ddpdoctor.analysis import analyze
 from ddpdoctor.checks import run_checks
 from ddpdoctor.events import Phase
 from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.report import run_report, to_json
 from ddpdoctor.tracefile import Run
 from tests.builders import StepTimes, simulate, with_loader, with_ranks, with_samples
 from tests.waiting_builders import (
@@ -321,3 +323,11 @@ def test_larger_batches_of_a_late_rank_are_said() -> None:
         lambda r, s: 100 + 200 * (r == 1),
     )
     assert "3.0 times as large" in only(run, "DD101").fix
+
+
+def test_the_report_has_efficiency_and_frontier() -> None:
+    run = simulate(slower("forward", lambda r, s: 30 * (r == 1)), 3)
+    time = json.loads(to_json(run_report(analyze(run), [])))["time"]
+    assert time["efficiency"]["balance"] == pytest.approx(0.58, abs=0.02)
+    assert (time["frontier"]["rank"], time["frontier"]["share"]) == (1, 1.0)
+    assert time["frontier"]["adds_ms"]["forward"] == pytest.approx(35, abs=1)

@@ -24,7 +24,7 @@ RISE_LEAST = 0.10  # against the step before: caches and clocks settle within it
 LEAST_MS = 1.0
 ON_ALL = 0.5  # of a rise is in what each rank does, else it is in their waiting for each other
 GROWS_WITH_R = 0.9  # as for lateness that follows the batches
-DISTURBED_SHARE = 0.10  # of a step, waiting for a CPU after the rise
+DISTURBED_SHARE = 0.5  # of the rise again is more waiting for a CPU: caches suffer, too
 TRANSFER = "transfer"
 
 
@@ -99,14 +99,15 @@ def _rising(steps: Stepwise, sizes: dict[str, Floats], first: RankTrace) -> Wait
     if sum(grown.values()) < ON_ALL * whole_ms:
         return None  # not on all ranks: other findings say who is late, and why
     shares = [(phase, grown[phase.label]) for phase in LOCAL_PHASES]
-    queued = float(np.nan_to_num(steps.queued_ms)[:, later].mean())
+    queued = np.nan_to_num(steps.queued_ms)
+    more_queued = float(queued[:, later].mean() - queued[:, before].mean())
     return Waiting(
         WaitKind.DRIFT, (), found.added, step_ms,
         since=None if found.since is None else int(steps.syncs[found.since]),
         lateness=Lateness(whole_ms, 0.0, _excesses(shares, whole_ms, first)),
         rise=found,
         term=top if grown[top] >= ORIGIN_COVERS * whole_ms else None,
-        disturbed=queued >= DISTURBED_SHARE * step_ms,
+        disturbed=more_queued >= DISTURBED_SHARE * whole_ms,
     )  # fmt: skip
 
 

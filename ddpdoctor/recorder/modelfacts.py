@@ -58,6 +58,7 @@ _FULL_SCANS: Final = 3  # for the names of what is not finite; one reads all gra
 _MOST_NON_FINITE: Final = 64  # that are told one by one; then each whose number is a power of two
 _NAMES_SHOWN: Final = 16
 _WATCHED_AFTER: Final = 1000  # reductions after one that was not finite, each looked at
+_MOST_GRADIENT_LOOKS: Final = 64  # with 1024 parameters some 10 KB each
 _MOST_EVALUATIONS: Final = 512
 
 
@@ -265,7 +266,10 @@ class Models:
         unreduced: tuple[int, ...] = ()
         if own.use is not None and own.use.is_measured:
             unused, unreduced = own.use.unused_and_unreduced(model)
-            self._write(GradientTimes(own.number, own.sync, *own.use.gradient_times(model)))
+            if own.gradient_looks < _MOST_GRADIENT_LOOKS:
+                own.gradient_looks += 1
+                times = own.use.gradient_times(model)
+                self._write(GradientTimes(own.number, own.sync, *times))
             looked_at = tuple(p for p, watched in enumerate(shape.parameters) if watched.place >= 0)
         sample = ModelSample(
             own.number, own.sync, self._phases.step, own.forwards, own.optimizer_steps,

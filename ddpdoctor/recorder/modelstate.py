@@ -41,6 +41,7 @@ class Trained:
     late_no_sync: int = 0  # backwards in no_sync that reduced, since their forward was not in it
     nested: int = 0  # backwards within the running one
     loss: LossSeen | None = None  # of the running backward
+    gradient_looks: int = 0
     evaluations: int = 0
     evaluated_at: int = -1
     evaluated_wrapped: bool = False

@@ -10,7 +10,10 @@ import pytest
 from ddpdoctor.checks import Outcome
 from ddpdoctor.events import Kind, Phase
 from ddpdoctor.findings import Confidence, Severity
+from ddpdoctor.modelevents import GradientTimes, ModelFacts
+from ddpdoctor.tracefile import Run
 from tests.builders import LINE, MS, StepTimes, result_of, simulate, with_ranks, with_samples
+from tests.model_builders import model_info
 
 ORIGINS = ["input", "forward", "backward", "optimizer", "between"]
 
@@ -44,6 +47,52 @@ def test_it_names_the_rank_the_origin_and_the_delay(origin: str, ranks: int) -> 
     delay = next(e.value for e in finding.evidence if e.what == "delay it caused per step")
     assert delay == pytest.approx(40, abs=0.6)
     assert finding.lost_s == pytest.approx(0.040 * 36, rel=0.05)
+
+
+def in_backward(run: Run, ready_us: dict[int, tuple[int, ...]]) -> Run:
+    """As where the recorder saw when each gradient was ready, the last layer's first."""
+
+    def seen(trace):
+        times = ready_us[trace.info.rank]
+        looks = [GradientTimes(0, sync, (3, 2, 1, 0), times) for sync in (8, 16, 32)]
+        facts = ModelFacts(models={0: model_info()}, gradient_times=looks)
+        return replace(trace, model=facts)
+
+    return with_ranks(run, seen)
+
+
+@pytest.mark.parametrize(
+    ("late_us", "place"),
+    [
+        (
+            (1000, 2000, 43000, 44000),
+            "after the gradient of last.weight, before that of first.bias",
+        ),
+        ((41000, 42000, 43000, 44000), "at its beginning, before that of last.bias"),
+        ((11000, 22000, 33000, 44000), None),  # all along
+    ],
+)
+def test_a_late_backward_falls_behind_after_a_parameter(
+    late_us: tuple[int, ...], place: str | None
+) -> None:
+    usual = (1000, 2000, 3000, 4000)
+    run = in_backward(simulate(late_by(40, "backward")), {0: usual, 1: late_us})
+    (finding,) = result_of("DD101", run).findings
+    assert finding.message.endswith(place or "it comes from its backward")
+
+
+def test_where_no_gradient_was_looked_at_the_bucket_tells() -> None:
+    """Rank 1 is late at its second bucket only: the first came when it came on rank 0."""
+
+    def early(trace):
+        detail = trace.detail.copy()
+        first = (detail["kind"] == Kind.COLLECTIVE) & (detail["bucket"] == 0)
+        if trace.info.rank == 1:
+            detail["begin_ns"][first] -= 20 * MS
+        return replace(trace, detail=detail)
+
+    (finding,) = result_of("DD101", with_ranks(simulate(late_by(40, "backward")), early)).findings
+    assert finding.message.endswith("before bucket 1 is ready")
 
 
 def test_without_the_second_witness_it_is_only_likely_and_names_no_line() -> None:

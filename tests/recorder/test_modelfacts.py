@@ -87,6 +87,19 @@ def test_reductions_are_looked_at_more_rarely_as_their_number_grows(rank: Rank) 
     assert samples[0, 2].rates == (0.1,)
 
 
+def test_when_each_gradient_was_ready_is_kept_last_layer_first(rank: Rank) -> None:
+    model = rank.wrap(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)))
+    train(model, 8)
+    facts = rank.facts()
+    names = [told.name for told in facts.models[0].parameters]
+    assert [times.sync for times in facts.gradient_times] == [1, 2, 4, 8]
+    for times in facts.gradient_times:
+        layers = [names[place].split(".")[0] for place in times.places]
+        assert layers == ["2", "2", "1", "1", "0", "0"]
+        assert list(times.ready_us) == sorted(times.ready_us)
+        assert times.ready_us[0] > 0
+
+
 def test_a_late_gradient_that_is_not_finite_is_seen_within_four_steps(rank: Rank) -> None:
     model = rank.wrap(net())
     train(model, ALL_LOOKED_AT)
