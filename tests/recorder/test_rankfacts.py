@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 
 import pytest
@@ -17,7 +18,7 @@ from ddpdoctor.recorder.rankfacts import stretches
 def test_stretches_hold_exactly_the_cpus(cpus: set[int]) -> None:
     found = stretches(sorted(cpus))
     assert {cpu for first, last in found for cpu in range(first, last + 1)} == cpus
-    assert all(a[1] + 1 < b[0] for a, b in zip(found, found[1:], strict=False))
+    assert all(a[1] + 1 < b[0] for a, b in itertools.pairwise(found))
 
 
 def test_the_mask_of_this_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
