@@ -104,6 +104,7 @@ class Part(IntEnum):
     IO_PRESSURE = 5  # some task of the group or host waited for storage, loader workers included
     H2D = 6  # copies from the host to the device
     GC_PAUSE = 7  # one garbage collection of a millisecond or more, which GC counts, too
+    CPU_PRESSURE = 8  # some task of the group or host was ready and had no CPU, workers included
 
     @property
     def label(self) -> str:

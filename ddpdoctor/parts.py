@@ -16,6 +16,9 @@ Ints = npt.NDArray[np.int64]
 
 STEP_PARTS: Final = tuple(part for part in Part if part is not Part.GC_PAUSE)
 
+# The recorder looks at these about once a second; a step in which it did has all since then.
+SAMPLED: Final = frozenset({Part.IO, Part.IO_PRESSURE, Part.CPU_PRESSURE})
+
 
 def parts_of_steps(trace: RankTrace, step_records: Records) -> dict[str, Ints]:
     """Nanoseconds of each part in each step, at most the step itself; UNKNOWN if not measured."""
@@ -29,10 +32,25 @@ def parts_of_steps(trace: RankTrace, step_records: Records) -> dict[str, Ints]:
             columns[name] = np.full(len(numbers), UNKNOWN)
         elif part is Part.RUN_QUEUE:
             columns[name] = np.minimum(step_records["nbytes"].astype(np.int64), length)
+        elif part in SAMPLED:
+            columns[name] = _spread(_by_step(records[records["code"] == part], numbers), length)
         else:
             own = records[records["code"] == part]
             columns[name] = np.minimum(_by_step(own, numbers), length)
     return columns
+
+
+def _spread(amounts: Ints, length: Ints) -> Ints:
+    """What was sampled in a step is of the steps before it, too: each takes what it has room for.
+
+    Going back in time that is a queue: what comes in beyond a step's length is left for the one
+    before.
+    """
+    left = np.cumsum((amounts - length)[::-1])
+    queue = left - np.minimum(0, np.minimum.accumulate(left)) if len(left) else left
+    before = np.concatenate([[0], queue[:-1]]) if len(left) else queue
+    taken: Ints = (before + amounts[::-1] - queue)[::-1]
+    return taken
 
 
 def _by_step(records: Records, numbers: Ints) -> Ints:

@@ -58,6 +58,7 @@ class StepRow:
     throttled_ns: int
     io_ns: int
     io_pressure_ns: int
+    cpu_pressure_ns: int
     h2d_ns: int
 
 

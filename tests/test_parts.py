@@ -6,12 +6,16 @@ import io
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from ddpdoctor.analysis import Analysis, analyze
 from ddpdoctor.checks import run_checks
 from ddpdoctor.events import Flag, Kind, Part
+from ddpdoctor.parts import _spread
 from ddpdoctor.plausible import plausible
 from ddpdoctor.report import run_report
 from ddpdoctor.report_text import render
@@ -140,3 +144,22 @@ def test_records_that_cannot_be_true_are_left_out(change: dict[str, int]) -> Non
     (trace, _) = with_records(healthy(), one).ranks
 
     assert len(plausible(trace.detail, START_NS)) == len(trace.detail) - 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 500), st.integers(1, 100)), max_size=40))
+def test_what_was_sampled_is_spread_back_and_fills_no_step_beyond_its_length(
+    steps: list[tuple[int, int]],
+) -> None:
+    amounts = np.array([amount for amount, _ in steps], np.int64)
+    length = np.array([long for _, long in steps], np.int64)
+    spread = _spread(amounts, length)
+    assert (spread >= 0).all()
+    assert (spread <= length).all()
+    # no step has any of what was sampled before it
+    assert (np.cumsum(spread[::-1]) <= np.cumsum(amounts[::-1])).all()
+
+
+def test_a_second_of_pressure_is_of_the_hundred_steps_before_it() -> None:
+    amounts, length = np.zeros(300, np.int64), np.full(300, 10, np.int64)
+    amounts[[120, 220]] = 900
+    assert _spread(amounts, length).sum() == 1800

@@ -18,16 +18,15 @@ from ddpdoctor.tracefile import Run
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
 HotLines = Mapping[int, tuple[HotLine, ...]]
 
 __all__ = [
     "LOCAL_PHASES",
     "excesses",
-    "excesses_of",
     "hot_lines",
     "late_arrivals",
     "late_arrivals_of",
+    "shares_of",
 ]
 
 
@@ -65,7 +64,7 @@ def _of_rank(
         float(np.median(caused)),
         late_ms,
         max(0.0, _mean(more_queued[row, was_last])),
-        excesses(delays, (row,), was_last, late_ms, hot),
+        excesses(delays, row, was_last, late_ms, hot),
     )
 
 
@@ -74,27 +73,20 @@ def _mean(values: Floats) -> float:
 
 
 def excesses(
-    delays: Delays, rows: Sequence[int], when: Bools, late_ms: float, hot: HotLines
+    delays: Delays, row: int, when: Bools, late_ms: float, hot: HotLines
 ) -> tuple[PhaseExcess, ...]:
-    """Each phase's share of a lateness of these rows in these steps, largest first."""
-    return excesses_of(delays.own_ms, delays.steps.ranks, rows, when, late_ms, hot)
+    """Each phase's share of a lateness of one rank in these steps, largest first."""
+    more = delays.more_ms[:, row, when].mean(axis=1) if when.any() else np.zeros(len(LOCAL_PHASES))
+    return shares_of(more, (int(delays.steps.ranks[row]),), late_ms, hot)
 
 
-def excesses_of(  # noqa: PLR0913  what is compared, of whom, when
-    own_ms: Floats,
-    ranks: Ints,
-    rows: Sequence[int] | Ints,
-    when: Bools,
-    late_ms: float,
-    hot: HotLines,
+def shares_of(
+    more_ms: Floats, ranks: Sequence[int], late_ms: float, hot: HotLines
 ) -> tuple[PhaseExcess, ...]:
-    """The mean of these rows against the median of all others, by phase of LOCAL_PHASES."""
-    inside = np.isin(np.arange(len(ranks)), rows)
+    """From what each of LOCAL_PHASES takes longer on these ranks than on the others."""
     found = []
-    for phase, own in zip(LOCAL_PHASES, own_ms, strict=True):
-        more = own[inside].mean(axis=0) - np.median(own[~inside], axis=0)
-        excess_ms = _mean(more[when])
-        samples, where = _seen(phase, [int(rank) for rank in ranks[inside]], hot)
+    for phase, excess_ms in zip(LOCAL_PHASES, more_ms.tolist(), strict=True):
+        samples, where = _seen(phase, ranks, hot)
         coverage = excess_ms / late_ms if late_ms > 0 else 0.0
         found.append(PhaseExcess(phase, excess_ms, coverage, samples, where))
     return tuple(sorted(found, key=lambda excess: -excess.excess_ms))
@@ -102,6 +94,8 @@ def excesses_of(  # noqa: PLR0913  what is compared, of whom, when
 
 def _seen(phase: Phase, ranks: Sequence[int], hot: HotLines) -> tuple[int, Location | None]:
     """Stack samples of the first of these ranks beyond the other ranks', and its line of most."""
+    if not ranks:
+        return 0, None
     rank = ranks[0]
     own = _samples(hot.get(rank, ()), phase)
     others = [_samples(lines, phase) for other, lines in hot.items() if other not in ranks]

@@ -65,6 +65,11 @@ class Delays:
         return over_others(self.arrival_ms)
 
     @cached_property
+    def more_ms(self) -> Floats:
+        """Own time in each phase less the median of the others', (phase, rank, step)."""
+        return np.stack([over_others(own) for own in self.own_ms])
+
+    @cached_property
     def holds(self) -> Ints:
         """A `Holds` for each step, of its last rank."""
         at = (self.last, np.arange(len(self.last)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ddpdoctor.analysis.arrivals import excesses_of
+from ddpdoctor.analysis.arrivals import shares_of
 from ddpdoctor.analysis.delays import HELD_EXPLAINS
 from ddpdoctor.analysis.waitjob import Job, is_often
 from ddpdoctor.analysis.waitmodel import Lateness, Waiting, WaitKind
@@ -76,10 +76,12 @@ def _is_held_up(job: Job, rows: Ints, gap_ms: Floats) -> Bools:
 
 def _waiting(job: Job, rows: Ints, when: Bools, lost_ms: float) -> Waiting:
     late_ms = lost_ms / float(when.mean())
+    own, others = job.steps.own_ms[:, rows], np.delete(job.steps.own_ms, rows, axis=1)
+    more = own.mean(axis=1) - np.median(others, axis=1)
     ranks = tuple(int(rank) for rank in job.steps.ranks[rows])
     lateness = Lateness(
         late_ms,
         float(when.mean()),
-        excesses_of(job.steps.own_ms, job.steps.ranks, rows, when, late_ms, job.hot),
+        shares_of(more[:, when].mean(axis=1), ranks, late_ms, job.hot),
     )
     return Waiting(WaitKind.HOST, ranks, lost_ms, job.step_ms, job.noise_ms, lateness=lateness)

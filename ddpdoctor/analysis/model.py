@@ -46,6 +46,7 @@ class PhaseTimes:
     io_ms: float | None
     io_pressure_ms: float | None  # of any task of the group or host, not of the training thread
     h2d_ms: float | None
+    cpu_pressure_ms: float | None  # as that of storage
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from ddpdoctor.analysis.arrivals import excesses, hot_lines
+from ddpdoctor.analysis.arrivals import excesses, hot_lines, shares_of
 from ddpdoctor.analysis.delays import Delays, delays_of
 from ddpdoctor.analysis.held import held_up
 from ddpdoctor.analysis.hosts import slow_hosts
 from ddpdoctor.analysis.model import StepRange
 from ddpdoctor.analysis.shapes import Rise, Stalls, period, rise, stalls
-from ddpdoctor.analysis.stepwise import LOCAL_PHASES, Stepwise, over_others, stepwise
+from ddpdoctor.analysis.stepwise import Stepwise, stepwise
 from ddpdoctor.analysis.together import of_all_ranks
 from ddpdoctor.analysis.waitjob import SHARE_LEAST, STEPS_NEEDED, Job, is_often
 from ddpdoctor.analysis.waitmodel import ORIGIN_COVERS, Lateness, Waiting, WaitKind
@@ -145,7 +145,7 @@ def _waiting(job: Job, row: int, kind: WaitKind, lost_ms: float, when: Bools) ->
     lateness = Lateness(
         late_ms,
         float(((job.delays.last == row) & job.works).mean()),
-        excesses(job.delays, (row,), when, late_ms, job.hot),
+        excesses(job.delays, row, when, late_ms, job.hot),
     )
     rank = int(job.steps.ranks[row])
     return Waiting(kind, (rank,), lost_ms, job.step_ms, job.noise_ms, lateness=lateness)
@@ -216,14 +216,7 @@ def _of_the_last(job: Job) -> Lateness:
     at = (job.delays.last, np.arange(len(job.delays.last)))
     when = job.works
     late_ms = float(job.delays.lateness_ms[at][when].mean()) if when.any() else 0.0
-    some = excesses(job.delays, (0,), when, late_ms, {})
-    found = []
-    for each in some:
-        own = job.delays.own_ms[LOCAL_PHASES.index(each.phase)]
-        more = over_others(own)[at][when]
-        excess_ms = float(more.mean()) if when.any() else 0.0
-        coverage = excess_ms / late_ms if late_ms > 0 else 0.0
-        found.append(replace(each, excess_ms=excess_ms, coverage=coverage, samples=0, where=None))
+    more = job.delays.more_ms[:, *at][:, when]
     shares = [float((job.delays.last == row).mean()) for row in range(len(job.steps.ranks))]
-    ordered = tuple(sorted(found, key=lambda excess: -excess.excess_ms))
-    return Lateness(late_ms, max(shares), ordered)
+    excess = more.mean(axis=1) if when.any() else np.zeros(len(more))
+    return Lateness(late_ms, max(shares), shares_of(excess, (), late_ms, {}))

@@ -42,6 +42,9 @@ SHARE_WARNING: Final = (
 SHARE_ERROR: Final = 0.30
 MOST_WORKERS: Final = 16  # more is no advice to give from one measurement
 LEAST_MS: Final = 2.0  # handing over a ready batch from a worker takes about 1 ms on a busy host
+LEAST_BUSY_MS: Final = 8.0  # where CPUs are taken: a time slice for the worker, one for the rank
+TAKEN_SHARE: Final = 0.5  # of the time some task waits for a CPU
+STORAGE_SHARE: Final = 0.5  # of the input wait some task waits for storage
 CPUS_ARE_TAKEN: Final = (
     "Other processes, too many workers or threads hold the CPUs: measure again when the host is "
     "quiet, or use fewer of them (num_workers, OMP_NUM_THREADS)."
@@ -58,10 +61,21 @@ def input_bound(run: Analysis) -> Iterator[Finding]:
     measured = {stats.rank: stats.times for stats in run.ranks if stats.times is not None}
     least = min(measured, key=lambda rank: measured[rank].input_ms)
     share = measured[least].input_ms / measured[least].step_ms
-    if share < SHARE_WARNING or measured[least].input_ms < LEAST_MS:
+    if share < SHARE_WARNING or measured[least].input_ms < _least_ms(measured[least]):
         return
     if not _is_said_otherwise(run, measured[least]):
         yield _finding(run, measured, least)
+
+
+def _least_ms(times: PhaseTimes) -> float:
+    return LEAST_BUSY_MS if _cpus_are_taken(times) else LEAST_MS
+
+
+def _cpus_are_taken(times: PhaseTimes) -> bool:
+    """Whether tasks of the host wait for a CPU most of the time, loader workers among them."""
+    if times.cpu_pressure_ms is None:
+        return False
+    return times.cpu_pressure_ms >= TAKEN_SHARE * times.step_ms
 
 
 def _is_sure(times: PhaseTimes) -> bool:
@@ -104,6 +118,8 @@ def _finding(run: Analysis, measured: dict[int, PhaseTimes], least: int) -> Find
             Evidence("workers of the loader", loader.workers if loader else None),
             Evidence("CPUs that the rank may use", trace.info.cpus),
             Evidence("waiting for a CPU", times.run_queue_ms, "ms"),
+            Evidence("some task of the host waits for a CPU", times.cpu_pressure_ms, "ms a step"),
+            Evidence("some task waits for storage", times.io_pressure_ms, "ms a step"),
         ),
         lost_s=times.input_ms * run.steps.counted / 1e3,
         where=_where(least, trace.hot_lines),
@@ -147,11 +163,24 @@ def _fix(loader: LoaderInfo | None, times: PhaseTimes, cpus: int | None) -> str:
         )
     workers = "1 worker is" if loader.workers == 1 else f"{loader.workers} workers are"
     return (
-        f"{workers} too slow for this step: raise num_workers while CPUs are free "
-        f"({cpus if cpus is not None else 'unknown'} may be used by the rank) or while a sample "
-        "waits for disk or network, set persistent_workers=True, and make a sample cheaper to "
-        f"load.{at_best}"
+        f"{workers} too slow for this step: {_what_workers_lack(times)}raise num_workers while "
+        f"CPUs are free ({cpus if cpus is not None else 'unknown'} may be used by the rank) or "
+        "while a sample waits for disk or network, set persistent_workers=True, and make a "
+        f"sample cheaper to load.{at_best}"
     )
+
+
+def _what_workers_lack(times: PhaseTimes) -> str:
+    """Storage or CPUs, where the host's own counts say one of them and not the other."""
+    waits_ms = times.io_pressure_ms
+    for_storage = waits_ms is not None and waits_ms >= STORAGE_SHARE * times.input_ms
+    if for_storage == _cpus_are_taken(times):
+        return ""
+    if for_storage:
+        return (
+            "they wait for storage (copy the data to a local disk, or store it in larger files); "
+        )
+    return "they find no free CPU (fewer threads a rank, by OMP_NUM_THREADS); then "
 
 
 def _limit(wanted: int, cpus: int | None) -> str:

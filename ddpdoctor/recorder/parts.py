@@ -14,8 +14,8 @@ from ddpdoctor.recorder.pauses import Pauses
 from ddpdoctor.recorder.pressure import (
     BlockIoDelay,
     RunQueue,
-    io_pressure,
     knows_quotas,
+    pressure,
     throttled,
 )
 from ddpdoctor.recorder.timers import AnyFile
@@ -33,6 +33,7 @@ class SoFar(NamedTuple):
     throttled: int
     io: int
     io_pressure: int
+    cpu_pressure: int
 
 
 class Parts:
@@ -42,11 +43,12 @@ class Parts:
         self._run_queue = RunQueue()
         self._throttled = throttled()
         self._io = BlockIoDelay()
-        self._io_pressure = io_pressure()
+        self._io_pressure = pressure("io")
+        self._cpu_pressure = pressure("cpu")
         self._pauses = Pauses()
         self._read_ns = 0
         self._waited = (0, 0)
-        self._sampled = (0, 0)
+        self._sampled = (0, 0, 0)
         self._lock = threading.Lock()  # between a sample and the end
         self.sample()
 
@@ -58,6 +60,7 @@ class Parts:
             Part.THROTTLED: self._throttled is not None or knows_quotas(),
             Part.IO: self._io.counts,
             Part.IO_PRESSURE: self._io_pressure is not None,
+            Part.CPU_PRESSURE: self._cpu_pressure is not None,
         }
         return tuple(part for part, is_known in known.items() if is_known)
 
@@ -78,6 +81,7 @@ class Parts:
             self._sampled = (
                 self._io.nanoseconds() if self._io.counts else 0,
                 self._io_pressure.nanoseconds() if self._io_pressure is not None else 0,
+                self._cpu_pressure.nanoseconds() if self._cpu_pressure is not None else 0,
             )
 
     def write(  # noqa: PLR0913  what a step record holds
@@ -95,6 +99,7 @@ class Parts:
             (Part.THROTTLED, held),
             (Part.IO, end.io - begin.io),
             (Part.IO_PRESSURE, end.io_pressure - begin.io_pressure),
+            (Part.CPU_PRESSURE, end.cpu_pressure - begin.cpu_pressure),
         )
         for part, ns in spent:
             if ns > 0:
@@ -109,6 +114,8 @@ class Parts:
     def close(self) -> None:
         self._pauses.close()
         with self._lock:
-            for counter in (self._run_queue, self._throttled, self._io, self._io_pressure):
+            for counter in (
+                self._run_queue, self._throttled, self._io, self._io_pressure, self._cpu_pressure,
+            ):  # fmt: skip
                 if counter is not None:
                     counter.close()

@@ -46,7 +46,7 @@ class _StepEnd(NamedTuple):
     parts: SoFar
 
 
-_UNRECORDED: Final = _StepEnd(0, (), SoFar(0, 0, 0, 0, 0))
+_UNRECORDED: Final = _StepEnd(0, (), SoFar(0, 0, 0, 0, 0, 0))
 
 
 class Phases:

@@ -84,8 +84,8 @@ class BlockIoDelay(Counter):
         return ticks * (10**9 // os.sysconf("SC_CLK_TCK"))
 
 
-class IoPressure(Counter):
-    """How long at least one task of the group, or of the host, waited for storage."""
+class Pressure(Counter):
+    """How long at least one task of the group, or of the host, waited: for storage, or a CPU."""
 
     def _parse(self, raw: bytes) -> int:
         return int(raw.partition(b"\n")[0].rpartition(b"total=")[2]) * 1000
@@ -105,11 +105,11 @@ def knows_quotas() -> bool:
     return hierarchy_of("cpu") is not None
 
 
-def io_pressure() -> IoPressure | None:
-    """Of this process's group, else of the host; None where the kernel counts no pressure."""
+def pressure(of: str) -> Pressure | None:
+    """Of `io` or `cpu`, in this process's group, else on the host; None where it is not counted."""
     groups = unified()
-    own = [groups.group / "io.pressure"] if groups is not None else []
-    return _first(IoPressure, *own, Path("/proc/pressure/io"))
+    own = [groups.group / f"{of}.pressure"] if groups is not None else []
+    return _first(Pressure, *own, Path(f"/proc/pressure/{of}"))
 
 
 _AnyCounter = TypeVar("_AnyCounter", bound=Counter)

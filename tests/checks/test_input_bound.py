@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddpdoctor.checks import Outcome
-from ddpdoctor.events import Kind, Phase
+from ddpdoctor.events import Kind, Part, Phase
 from ddpdoctor.findings import Severity
 from tests.builders import (
     LINE,
@@ -19,6 +19,7 @@ from tests.builders import (
     simulate,
     with_loader,
     with_ranks,
+    with_records,
     with_samples,
 )
 
@@ -99,6 +100,48 @@ def test_an_input_wait_that_a_busy_host_explains_is_no_warning(
 
     assert finding.severity is severity
     assert ("it waits for a CPU" in finding.message) == (severity is Severity.INFO)
+
+
+def under_pressure(run, cpu: float, io: float):
+    """So large a share of each step some task of the host waited."""
+
+    def pressed(trace):
+        rows = []
+        for step in trace.detail[trace.detail["kind"] == Kind.STEP]:
+            length = int(step["end_ns"] - step["begin_ns"])
+            row = {"kind": Kind.PART, "step": int(step["step"])}
+            row |= {"begin_ns": int(step["begin_ns"]), "end_ns": int(step["end_ns"])}
+            rows.append(row | {"code": Part.CPU_PRESSURE, "nbytes": int(cpu * length)})
+            rows.append(row | {"code": Part.IO_PRESSURE, "nbytes": int(io * length)})
+        return rows
+
+    parts = frozenset({Part.RUN_QUEUE, Part.CPU_PRESSURE, Part.IO_PRESSURE})
+    return with_ranks(with_records(run, pressed), lambda trace: replace(trace, parts=parts))
+
+
+@pytest.mark.parametrize(
+    ("cpu", "io", "said"),
+    [
+        (0.9, 0.0, "find no free CPU"),
+        (0.1, 0.9, "wait for storage"),
+        (0.9, 0.9, "step: raise num_workers"),
+        (0.0, 0.0, "step: raise num_workers"),
+    ],
+)
+def test_workers_without_cpus_and_a_slow_disk_are_told_apart(
+    cpu: float, io: float, said: str
+) -> None:
+    run = under_pressure(with_loader(all_wait(20), workers=3), cpu, io)
+    (finding,) = result_of("DD301", run).findings
+    assert said in finding.fix
+
+
+@pytest.mark.parametrize(("input_ms", "heard"), [(4, False), (9, True)])
+def test_where_cpus_are_taken_two_time_slices_are_no_slow_loader(
+    input_ms: float, heard: bool
+) -> None:
+    run = under_pressure(with_loader(all_wait(input_ms), workers=1), 0.9, 0.0)
+    assert (result_of("DD301", run).outcome is Outcome.FINDINGS) == heard
 
 
 def test_a_short_wait_is_clean() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from ddpdoctor.preflight.cgroups import hierarchy_of, unified
 from ddpdoctor.recorder.pauses import Pauses
-from ddpdoctor.recorder.pressure import Counter, IoPressure, RunQueue, Throttled
+from ddpdoctor.recorder.pressure import Counter, Pressure, RunQueue, Throttled
 
 
 @pytest.fixture
@@ -102,8 +102,8 @@ def test_throttling_is_read_as_either_version_writes_it(tmp_path: Path) -> None:
 
 def test_pressure_is_that_of_some_task(tmp_path: Path) -> None:
     some, full = "some avg10=1.00 avg60=0 avg300=0 total=2500", "full avg10=0 total=9"
-    assert counted(IoPressure, tmp_path, f"{some}\n{full}\n") == 2_500_000
-    assert counted(IoPressure, tmp_path, "") is None
+    assert counted(Pressure, tmp_path, f"{some}\n{full}\n") == 2_500_000
+    assert counted(Pressure, tmp_path, "") is None
 
 
 def test_a_counter_that_is_gone_keeps_its_last_value(tmp_path: Path) -> None:
