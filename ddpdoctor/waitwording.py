@@ -53,6 +53,10 @@ _FIXES: Final = {
         "ranks."
     ),
 }
+_UNCONFIRMED: Final = (
+    " Only its times say so, and no stack samples: put ddpdoctor.span around parts of it to see "
+    "which one it is."
+)
 
 
 def found(run: Analysis, *kinds: WaitKind) -> Iterator[Waiting]:
@@ -60,7 +64,8 @@ def found(run: Analysis, *kinds: WaitKind) -> Iterator[Waiting]:
 
 
 def place_of(phase: Phase) -> str:
-    return _PLACES[phase]
+    """`forward`, `work between the steps`."""
+    return "work between the steps" if phase is Phase.BETWEEN else phase.label
 
 
 def origin_said(lateness: Lateness) -> str:
@@ -79,7 +84,8 @@ def fix_of_phase(lateness: Lateness, who: str, *, several: bool = False) -> str:
     words = {"waits": "wait", "spends": "spend", "its": "their"} if several else {
         "waits": "waits", "spends": "spends", "its": "its"
     }  # fmt: skip
-    return _FIXES[top.phase].format(who=who, excess=top.excess_ms, **words)
+    fix = _FIXES[top.phase].format(who=who, excess=top.excess_ms, **words)
+    return fix if lateness.origin is Origin.SEEN else fix + _UNCONFIRMED
 
 
 def differences(lateness: Lateness) -> str:

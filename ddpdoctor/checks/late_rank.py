@@ -56,6 +56,7 @@ from ddpdoctor.waitwording import (
 )
 from ddpdoctor.wording import percent
 
+DISAGREES: Final = 0.8  # of the steps another rank has most to do: then clocks may be wrong
 LARGER_BATCHES: Final = 1.1  # a tenth more work does not go unseen in a step's time
 
 
@@ -113,7 +114,7 @@ def _finding(run: Analysis, waiting: Waiting, lateness: Lateness) -> Finding:
     place = _place(run, waiting, lateness)
     return Finding(
         severity=Severity.INFO if at_times else severity_of(waiting),
-        confidence=Confidence.POSSIBLE if at_times else confidence_of(lateness),
+        confidence=_confidence(run, waiting, lateness),
         message=(
             f"rank {rank} on {host_of(run, rank)} arrives last {_how_often(waiting, lateness)}, "
             f"and the job waits {waiting.lost_ms:.1f} ms of {waiting.step_ms:.1f} ms a step for "
@@ -128,6 +129,15 @@ def _finding(run: Analysis, waiting: Waiting, lateness: Lateness) -> Finding:
         lost_s=lost_s(run, waiting),
         where=lines_seen(lateness),
     )
+
+
+def _confidence(run: Analysis, waiting: Waiting, lateness: Lateness) -> Confidence:
+    """Less where own times alone, which compare no clocks, name another rank."""
+    edge = run.frontier
+    other = edge is not None and edge.rank not in waiting.ranks and edge.share >= DISAGREES
+    if other or waiting.kind is WaitKind.NOW_AND_THEN:
+        return Confidence.POSSIBLE
+    return confidence_of(lateness)
 
 
 def _how_often(waiting: Waiting, lateness: Lateness) -> str:
@@ -154,10 +164,9 @@ def _evidence(
     if place is not None:
         yield Evidence("its backward falls behind", place.said(), "")
         yield Evidence("later there by", place.late_ms, "ms")
-    if run.frontier is not None and run.frontier.rank in waiting.ranks:
-        yield Evidence(
-            "steps in which it has most to do, by own times alone", 100 * run.frontier.share, "%"
-        )
+    if run.frontier is not None:
+        rank, share = run.frontier.rank, 100 * run.frontier.share
+        yield Evidence(f"steps in which rank {rank} has most to do, by own times alone", share, "%")
     if waiting.size_ratio is not None:
         yield Evidence("its batches against the others'", waiting.size_ratio, "times")
     yield Evidence("waiting for a CPU, of a usual rank", waiting.noise_ms, "ms")

@@ -66,8 +66,7 @@ def interval_said(period: Period) -> str:
 def _finding(run: Analysis, waiting: Waiting, lateness: Lateness, period: Period) -> Finding:
     who = f"rank {waiting.ranks[0]}" if waiting.ranks else "all ranks"
     is_named = lateness.origin in (Origin.SEEN, Origin.NAMED)
-    place = place_of(lateness.excesses[0].phase).replace("its", "the" if who else "its")
-    where = f", in {place}" if is_named else ""
+    where = f", in {place_of(lateness.excesses[0].phase)}" if is_named else ""
     return Finding(
         severity=_severity(waiting),
         confidence=confidence_of(lateness),
