@@ -152,6 +152,21 @@ def test_what_only_looks_like_a_fault_is_no_warning(name: str) -> None:
     assert found_in(HEALTHY[name]) == {}
 
 
+@pytest.mark.parametrize("seed", range(15))
+def test_a_busy_host_gives_no_warning_however_much_of_it_the_kernel_counts(seed: int) -> None:
+    """Steps of 9 ms; each phase is a little longer at random, and some lose a time slice or two."""
+    drawn = np.random.default_rng(seed)
+    ranks, steps = int(drawn.integers(2, 5)), int(drawn.integers(20, 120))
+    usual_ms = np.array([0.5, 2.0, 5.0, 0.5, 0.5])[:, None, None]
+    spent = usual_ms + drawn.exponential(0.3, (5, ranks, steps))
+    lost = (drawn.random((ranks, steps)) < drawn.choice([0.02, 0.1, 0.3])) * drawn.uniform(2, 8)
+    place = drawn.integers(0, 5, (ranks, steps))
+    np.put_along_axis(spent, place[None], np.take_along_axis(spent, place[None], 0) + lost, 0)
+    run = simulate(lambda r, s: StepTimes(*spent[:, r, s].tolist()), ranks, steps)
+    counted = drawn.choice([0.0, 0.5, 1.0])
+    assert found_in(with_queue(run, lambda r, s: counted * lost[r, s])) == {}
+
+
 # The pairs of which one is easily taken for the other.
 
 

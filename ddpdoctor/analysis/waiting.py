@@ -33,7 +33,7 @@ Bools = npt.NDArray[np.bool_]
 FOLLOWS_R = 0.9  # ByteDance's limit for lateness that comes from sequence lengths
 RISE_CLAIMS = 0.5  # of what a rank costs; with less, it is late anyhow
 MOST_OF_IT = 0.8  # of the irregular delays; else other ranks have them as well
-TURNS_SHARE = 0.10  # of a step; less is what ranks vary by on any host
+TURNS_SHARE = 0.20  # of a step; less is what ranks vary by on any host that is in use
 
 
 def causes_of_waiting(
