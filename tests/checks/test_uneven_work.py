@@ -38,7 +38,7 @@ def test_lateness_that_follows_the_batches_blames_no_rank(times, ranks: int) -> 
 
 
 def test_ranks_that_are_late_in_turn_for_another_reason_are_a_hint() -> None:
-    run = with_batches(simulate(linear, 3, 60), lambda rank, step: 100 + (7 * step + rank) % 5)
+    run = with_batches(simulate(quadratic, 3, 60), lambda rank, step: 100 + (7 * step + rank) % 5)
     (finding,) = result_of("DD102", run).findings
     assert finding.severity is Severity.INFO
     assert "Measure next" in finding.fix
