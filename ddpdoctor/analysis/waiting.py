@@ -100,7 +100,7 @@ def _of_rank(job: Job, row: int, irregular: dict[int, Stalls]) -> list[Waiting]:
     if always:
         return _always(job, row, lost_ms, found)
     waiting = replace(
-        _waiting(job, row, WaitKind.PERIODIC, stalled_ms, _at(found, caused)),
+        _waiting(job, row, WaitKind.PERIODIC, stalled_ms, _at(found, len(caused))),
         events=len(found.at),
         period=period(found, job.steps.syncs, job.steps.begin_ms),
     )
@@ -123,7 +123,7 @@ def _always(job: Job, row: int, lost_ms: float, found: Stalls) -> list[Waiting]:
     more_ms = found.total_ms / len(was_last)
     if regular is None or more_ms < SHARE_LEAST * job.step_ms:
         return [usual]
-    stalled = _waiting(job, row, WaitKind.PERIODIC, more_ms, _at(found, was_last))
+    stalled = _waiting(job, row, WaitKind.PERIODIC, more_ms, _at(found, len(was_last)))
     return [
         replace(usual, lost_ms=lost_ms - more_ms),
         replace(stalled, events=len(found.at), period=regular),
@@ -151,8 +151,8 @@ def _waiting(job: Job, row: int, kind: WaitKind, lost_ms: float, when: Bools) ->
     return Waiting(kind, (rank,), lost_ms, job.step_ms, job.noise_ms, lateness=lateness)
 
 
-def _at(found: Stalls, series: Floats | Bools) -> Bools:
-    when = np.zeros(len(series), np.bool_)
+def _at(found: Stalls, steps: int) -> Bools:
+    when = np.zeros(steps, np.bool_)
     when[found.at] = True
     return when
 
@@ -207,7 +207,7 @@ def _now_and_then(job: Job, row: int, own: Stalls) -> list[Waiting]:
     if len(own.at) < 2:
         return []
     lost_ms = own.total_ms / count
-    one = _waiting(job, row, WaitKind.NOW_AND_THEN, lost_ms, _at(own, np.zeros(count)))
+    one = _waiting(job, row, WaitKind.NOW_AND_THEN, lost_ms, _at(own, count))
     return [replace(one, events=len(own.at))]
 
 
