@@ -93,7 +93,9 @@ def _quota(steps: Stepwise, delays: Delays | None, limited: Bools) -> Waiting | 
 def _queue(
     steps: Stepwise, delays: Delays | None, limited: Bools, infos: list[RankInfo]
 ) -> Waiting | None:
-    held_ms = np.where(limited[:, None], 0.0, np.nan_to_num(steps.queued_ms))
+    """Without what may have been waited for within a collection, which is said as such."""
+    queued = np.nan_to_num(steps.queued_ms) - np.nan_to_num(steps.paused_ms)
+    held_ms = np.where(limited[:, None], 0.0, np.maximum(0.0, queued))
     sharing = _shares_cpus(infos)
     return _held(
         WaitKind.QUEUE,

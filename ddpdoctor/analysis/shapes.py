@@ -118,8 +118,7 @@ def rise(series: Floats, least: float) -> Rise | None:
     """A rise by at least so much that lasts to the end; None where there is none."""
     if len(series) < DRIFT_STEPS:
         return None
-    edges = np.linspace(0, len(series), BLOCKS + 1).astype(np.int64)
-    blocks = np.array([np.median(series[a:b]) for a, b in itertools.pairwise(edges)])
+    edges, blocks = _edges(len(series)), block_medians(series)
     sudden, gradual = _sudden(blocks), _gradual(blocks)
     if sudden is not None and (gradual is None or _fits_better(blocks, sudden)):
         before, after = float(blocks[:sudden].mean()), float(blocks[sudden:].mean())
@@ -132,6 +131,16 @@ def rise(series: Floats, least: float) -> Rise | None:
         return None
     added = float(np.mean(series) - before)
     return Rise(since, before, after, max(0.0, added), _tau(blocks))
+
+
+def _edges(count: int) -> Ints:
+    return np.linspace(0, count, BLOCKS + 1).astype(np.int64)
+
+
+def block_medians(series: Floats) -> Floats:
+    """Of BLOCKS stretches of as many steps each; needs at least as many steps."""
+    pairs = itertools.pairwise(_edges(len(series)))
+    return np.array([np.median(series[first:end]) for first, end in pairs])
 
 
 def _sudden(blocks: Floats) -> int | None:

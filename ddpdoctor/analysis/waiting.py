@@ -22,7 +22,7 @@ from ddpdoctor.analysis.stepwise import Stepwise, stepwise
 from ddpdoctor.analysis.together import of_all_ranks
 from ddpdoctor.analysis.waitjob import SHARE_LEAST, STEPS_NEEDED, Job, is_often
 from ddpdoctor.analysis.waitmodel import ORIGIN_COVERS, Lateness, Waiting, WaitKind
-from ddpdoctor.analysis.worksizes import follows, size_ratio, work_sizes
+from ddpdoctor.analysis.worksizes import WorkFit, follows, size_ratio, work_sizes
 from ddpdoctor.events import Phase
 from ddpdoctor.tables import Tables
 from ddpdoctor.tracefile import Run
@@ -172,13 +172,19 @@ def _uneven(job: Job) -> Waiting | None:
     shares = [float((job.delays.last == row).mean()) for row in range(ranks)]
     if is_often(max(shares), ranks) or lost_ms < job.least_ms:
         return None
-    fit = follows(job.delays.lateness_ms, job.sizes)
+    fit = _fit(job)
     if fit is None or fit.r < FOLLOWS_R:
         return None
     lateness = _of_the_last(job)
     return Waiting(
         WaitKind.UNEVEN, (), lost_ms, job.step_ms, job.noise_ms, lateness=lateness, fit=fit
     )
+
+
+def _fit(job: Job) -> WorkFit | None:
+    """Of the steps in which no rank was held up by something else."""
+    sizes = {name: size[:, job.works] for name, size in job.sizes.items()}
+    return follows(job.delays.lateness_ms[:, job.works], sizes)
 
 
 def _irregular(job: Job, irregular: dict[int, Stalls]) -> list[Waiting]:
@@ -193,7 +199,7 @@ def _irregular(job: Job, irregular: dict[int, Stalls]) -> list[Waiting]:
         return _now_and_then(job, int(by_row.argmax()), own) if own is not None else []
     if lost_ms < TURNS_SHARE * job.step_ms:
         return []
-    lateness, fit = _of_the_last(job), follows(job.delays.lateness_ms, job.sizes)
+    lateness, fit = _of_the_last(job), _fit(job)
     return [
         Waiting(
             WaitKind.IN_TURN, (), lost_ms, job.step_ms, job.noise_ms, lateness=lateness, fit=fit

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ddpdoctor.analysis.shapes import BLOCKS, block_medians
 from ddpdoctor.analysis.stepwise import over_others
 from ddpdoctor.modelevents import BatchRun
 from ddpdoctor.tracefile import RankTrace, Run
@@ -73,12 +74,12 @@ def _fit(lateness_ms: Floats, size: Floats, name: str) -> WorkFit | None:
 
 
 def grows_with(series: Floats, sizes: dict[str, Floats], least_r: float) -> bool:
-    """Whether a number of the job follows the mean batch of its ranks from step to step."""
+    """Whether a number of the job follows the mean batch of its ranks, over blocks of steps."""
     for size in sizes.values():
         known = np.isfinite(size).all(axis=0)
-        if known.sum() < FOLLOWS_STEPS:
+        if known.sum() < BLOCKS:
             continue
-        mean, some = size[:, known].mean(axis=0), series[known]
+        mean, some = block_medians(size[:, known].mean(axis=0)), block_medians(series[known])
         if mean.std() and some.std() and np.corrcoef(mean, some)[0, 1] >= least_r:
             return True
     return False

@@ -31,7 +31,7 @@ RANGES = {  # what happens, and for how many steps
 USUAL_S, LATE_S, STALL_S = 0.008, 0.02, 0.15
 TOKEN_S = 0.0002  # of work
 GARBAGE = 300_000  # containers that a collection looks through
-FREE, HELD = 1_000_000, 20_000  # microseconds of CPU in a period of 100 ms
+FREE, HELD = 1_000_000, 8_000  # microseconds of CPU in a period of 100 ms
 
 
 def first_step(name: str) -> int:
