@@ -346,3 +346,29 @@ def test_the_report_has_efficiency_and_frontier() -> None:
     assert time["efficiency"]["balance"] == pytest.approx(0.58, abs=0.02)
     assert (time["frontier"]["rank"], time["frontier"]["share"]) == (1, 1.0)
     assert time["frontier"]["adds_ms"]["forward"] == pytest.approx(35, abs=1)
+
+
+def test_a_collection_that_waits_for_a_cpu_itself_is_one_cause() -> None:
+    """On a full host half of a pause is waiting for a CPU."""
+    lengths = {(1, step): 80.0 for step in range(3, 60, 4)}
+    pauses = lambda r, s: lengths.get((r, s), 0.0)
+    run = with_collections(simulate(slower("forward", pauses), 2, 60), lengths)
+    run = with_queue(run, lambda r, s: 0.9 * pauses(r, s))
+    assert set(found_in(run, Severity.INFO)) == {"DD105"}
+
+
+def test_a_step_without_a_cpu_does_not_hide_that_lateness_follows_the_batches() -> None:
+    def times(rank: int, step: int) -> StepTimes:
+        own = of_length(rank, step)
+        return replace(own, input=own.input + 200 * ((rank, step) == (1, 30)))
+
+    run = with_queue(simulate(times, 3, 60), lambda r, s: 200.0 * ((r, s) == (1, 30)))
+    assert set(found_in(with_batches(run, lengths))) == {"DD102"}
+
+
+def test_batches_that_grow_on_purpose_are_known_on_a_noisy_host_too() -> None:
+    drawn = random.Random(1)
+    noise = {(r, s): drawn.expovariate(0.5) for r in range(2) for s in range(120)}
+    run = simulate(lambda r, s: StepTimes(forward=5 + 0.08 * s + noise[r, s]), 2, 120)
+    assert "DD109" in found_in(run, Severity.INFO)
+    assert "DD109" not in found_in(with_batches(run, lambda r, s: 100 + 2 * s), Severity.INFO)
