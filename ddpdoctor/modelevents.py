@@ -315,7 +315,7 @@ class ModelFacts:
     batches: dict[int, list[BatchRun]] = field(default_factory=dict)
     changes: list[ModelChange] = field(default_factory=list)
     failures: list[ModelFailure] = field(default_factory=list)
-    gradient_times: list[GradientTimes] = field(default_factory=list)
+    gradient_times: dict[tuple[int, int], GradientTimes] = field(default_factory=dict)
 
     def add(self, fact: ModelFact) -> None:
         """Take in one. Of what is kept by number a later one replaces the earlier."""
@@ -330,6 +330,8 @@ class ModelFacts:
                 self.evaluations[fact.model, fact.sync] = fact
             case Loss():
                 self.losses[fact.model, fact.sync] = fact
+            case GradientTimes():
+                self.gradient_times[fact.model, fact.sync] = fact
             case Unsynced():
                 self.unsynced[fact.model] = fact
             case Batches():
@@ -353,8 +355,6 @@ class ModelFacts:
                 self.changes.append(fact)
             case ModelFailure():
                 self.failures.append(fact)
-            case GradientTimes():
-                self.gradient_times.append(fact)
 
 
 ModelFact = (

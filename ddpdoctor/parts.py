@@ -16,8 +16,9 @@ Ints = npt.NDArray[np.int64]
 
 STEP_PARTS: Final = tuple(part for part in Part if part is not Part.GC_PAUSE)
 
-# The recorder looks at these about once a second; a step in which it did has all since then.
-SAMPLED: Final = frozenset({Part.IO, Part.IO_PRESSURE, Part.CPU_PRESSURE})
+# The recorder looks at these about once a second, or where steps are short in each so-many-th;
+# a step in which it did has all since then.
+SAMPLED: Final = frozenset({Part.THROTTLED, Part.IO, Part.IO_PRESSURE, Part.CPU_PRESSURE})
 
 
 def parts_of_steps(trace: RankTrace, step_records: Records) -> dict[str, Ints]:
@@ -31,7 +32,7 @@ def parts_of_steps(trace: RankTrace, step_records: Records) -> dict[str, Ints]:
         if part not in trace.parts:
             columns[name] = np.full(len(numbers), UNKNOWN)
         elif part is Part.RUN_QUEUE:
-            columns[name] = np.minimum(step_records["nbytes"].astype(np.int64), length)
+            columns[name] = _spread(step_records["nbytes"].astype(np.int64), length)
         elif part in SAMPLED:
             columns[name] = _spread(_by_step(records[records["code"] == part], numbers), length)
         else:

@@ -77,7 +77,7 @@ def _looks(trace: RankTrace, run: Analysis) -> dict[tuple[int, int], GradientTim
     """By model and its reduction; of counted steps, and with gradients."""
     counted = range(run.steps.first_sync, run.steps.last_sync + 1)
     found = trace.model.gradient_times
-    return {(each.model, each.sync): each for each in found if each.sync in counted and each.places}
+    return {key: each for key, each in found.items() if each.sync in counted and each.places}
 
 
 def _gaps(times: GradientTimes) -> Floats:

@@ -54,7 +54,7 @@ def in_backward(run: Run, ready_us: dict[int, tuple[int, ...]]) -> Run:
 
     def seen(trace):
         times = ready_us[trace.info.rank]
-        looks = [GradientTimes(0, sync, (3, 2, 1, 0), times) for sync in (8, 16, 32)]
+        looks = {(0, sync): GradientTimes(0, sync, (3, 2, 1, 0), times) for sync in (8, 16, 32)}
         facts = ModelFacts(models={0: model_info()}, gradient_times=looks)
         return replace(trace, model=facts)
 

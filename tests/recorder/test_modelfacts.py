@@ -92,8 +92,8 @@ def test_when_each_gradient_was_ready_is_kept_last_layer_first(rank: Rank) -> No
     train(model, 8)
     facts = rank.facts()
     names = [told.name for told in facts.models[0].parameters]
-    assert [times.sync for times in facts.gradient_times] == [1, 2, 4, 8]
-    for times in facts.gradient_times:
+    assert [sync for _, sync in facts.gradient_times] == [1, 2, 4, 8]
+    for times in facts.gradient_times.values():
         layers = [names[place].split(".")[0] for place in times.places]
         assert layers == ["2", "2", "1", "1", "0", "0"]
         assert list(times.ready_us) == sorted(times.ready_us)
