@@ -39,7 +39,7 @@ def plan(world_size: int) -> list[Range]:
     places = [PLACES[index % len(PLACES)] for index in range(RANGES)]
     drawn.shuffle(places)
     return [
-        Range(drawn.randrange(world_size), place, drawn.randrange(LAYERS), drawn.uniform(8, 20))
+        Range(drawn.randrange(world_size), place, drawn.randrange(LAYERS), drawn.uniform(12, 30))
         for place in places
     ]
 
