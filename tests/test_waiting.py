@@ -215,10 +215,11 @@ def test_a_machine_that_is_disturbed_blames_no_rank() -> None:
     assert "disturbed" in finding.message
 
 
-def test_a_lateness_below_what_ranks_wait_for_a_cpu_is_none() -> None:
+def test_a_lateness_below_what_ranks_differ_in_waiting_for_a_cpu_is_none() -> None:
     run = simulate(slower("forward", lambda r, s: 2.5 * (r == 1)))
     assert set(found_in(run)) == {"DD101"}
-    assert found_in(with_queue(run, lambda r, s: 3.0)) == {}
+    assert set(found_in(with_queue(run, lambda r, s: 3.0))) == {"DD101"}
+    assert found_in(with_queue(run, lambda r, s: 3.0 * ((r + s) % 2))) == {}
 
 
 def test_a_busy_host_does_not_hide_a_rank_that_is_far_behind() -> None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ddpdoctor.analysis.arrivals import HotLines
 from ddpdoctor.analysis.delays import Delays, Holds
-from ddpdoctor.analysis.stepwise import Stepwise
+from ddpdoctor.analysis.stepwise import Stepwise, over_others
 from ddpdoctor.analysis.worksizes import work_sizes
 from ddpdoctor.tracefile import Run
 
@@ -38,8 +38,8 @@ class Job:
 
     @cached_property
     def noise_ms(self) -> float:
-        """For so long a rank waits for a CPU in a step: it may arrive later for that alone."""
-        return float(np.nan_to_num(np.median(self.steps.queued_ms.mean(axis=1))))
+        """By so much ranks differ in waiting for a CPU: one may arrive later for that alone."""
+        return float(np.median(np.abs(over_others(self.steps.queued_ms))))
 
     @cached_property
     def least_ms(self) -> float:

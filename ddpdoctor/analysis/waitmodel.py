@@ -79,7 +79,7 @@ class Waiting:
     ranks: tuple[int, ...]
     lost_ms: float
     step_ms: float
-    noise_ms: float = 0.0  # for which ranks wait for a CPU: a shorter delay may be that
+    noise_ms: float = 0.0  # by which ranks differ in waiting for a CPU: it may be that
     since: int | None = None  # the synchronised step from which on
     lateness: Lateness | None = None
     held: Held | None = None

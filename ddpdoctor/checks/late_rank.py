@@ -169,7 +169,7 @@ def _evidence(
         yield Evidence(f"steps in which rank {rank} has most to do, by own times alone", share, "%")
     if waiting.size_ratio is not None:
         yield Evidence("its batches against the others'", waiting.size_ratio, "times")
-    yield Evidence("waiting for a CPU, of a usual rank", waiting.noise_ms, "ms")
+    yield Evidence("ranks differ in waiting for a CPU by", waiting.noise_ms, "ms")
 
 
 def _fix(run: Analysis, waiting: Waiting, lateness: Lateness) -> str:

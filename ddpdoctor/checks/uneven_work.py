@@ -81,7 +81,7 @@ def _evidence(waiting: Waiting, lateness: Lateness) -> Iterator[Evidence]:
     if fit is not None:
         yield Evidence("size is counted in", fit.size)
         yield Evidence("largest batch of a step against the mean", fit.largest, "times")
-    yield Evidence("waiting for a CPU, of a usual rank", waiting.noise_ms, "ms")
+    yield Evidence("ranks differ in waiting for a CPU by", waiting.noise_ms, "ms")
 
 
 def _fix(waiting: Waiting, fit: WorkFit) -> str:
