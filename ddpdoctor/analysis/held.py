@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -96,16 +97,20 @@ def _queue(
     """Without what may have been waited for within a collection, which is said as such."""
     queued = np.nan_to_num(steps.queued_ms) - np.nan_to_num(steps.paused_ms)
     held_ms = np.where(limited[:, None], 0.0, np.maximum(0.0, queued))
-    sharing = _shares_cpus(infos)
-    return _held(
+    sharing, asking = _shares_cpus(infos), ask_too_much(infos)
+    found = _held(
         WaitKind.QUEUE,
         steps,
         delays,
         held_ms,
         QUEUE_LEAST_SHARE,
-        own_doing=too_many_threads(infos),
+        own_doing=bool(asking),
         shares_cpus=sharing,
     )
+    if found is None or sharing or not asking:
+        return found
+    # whichever of these ranks finds no CPU, the threads of all of them hold the others
+    return replace(found, ranks=() if len(asking) == len(steps.ranks) else asking)
 
 
 def _held(  # noqa: PLR0913  what a kind of holding up is
@@ -136,17 +141,18 @@ def _most(ranks: Ints, spent: Floats) -> tuple[int, ...]:
     return () if most.all() and len(ranks) > 1 else tuple(int(rank) for rank in ranks[most])
 
 
-def too_many_threads(infos: Iterable[RankInfo]) -> bool:
-    """Whether on a host the ranks' threads are more than its CPUs, by the number of threads.
+def ask_too_much(infos: Iterable[RankInfo]) -> tuple[int, ...]:
+    """Ranks of hosts on which their threads are more than its CPUs, by the number of threads.
 
     More ranks than CPUs are no matter of threads: where each has one thread, nothing is to be set.
     """
+    found: list[int] = []
     for own in _by_host(infos).values():
         cpus = max(info.cpus or 0 for info in own)
         threads = [info.threads or 0 for info in own]
         if cpus and sum(threads) > cpus and max(threads) > max(1, cpus // len(own)):
-            return True
-    return False
+            found += [info.rank for info in own]
+    return tuple(sorted(found))
 
 
 def _shares_cpus(infos: Iterable[RankInfo]) -> tuple[int, ...]:

@@ -31,6 +31,13 @@ def test_more_threads_than_cpus_are_the_jobs_own_doing(ms: float, severity: Seve
     assert "OMP_NUM_THREADS=1" in finding.fix
 
 
+def test_too_many_threads_are_of_all_ranks_whichever_finds_no_cpu() -> None:
+    late = slower("forward", lambda r, s: 30.0 * (r == 1))
+    run = with_queue(simulate(late), lambda r, s: 30.0 * (r == 1))
+    (finding,) = result_of("DD106", with_facts(run, threads=16, cpus=2)).findings
+    assert finding.culprits == ()
+
+
 @pytest.mark.parametrize(("threads", "cpus"), [(1, 8), (4, 8), (1, 1), (None, None)])
 def test_without_too_many_threads_it_is_a_disturbed_measurement(
     threads: int | None, cpus: int | None
