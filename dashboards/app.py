@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
 from typing import Any
 
 import plotly.graph_objects as go
@@ -12,22 +11,16 @@ from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
 
 from ddpdoctor import __version__
-from ddpdoctor.analysis.grid import StepMap, StepSeries, pooled, step_series
 from ddpdoctor.analysis.headline import headline
-from ddpdoctor.analysis.model import Analysis
-from ddpdoctor.analysis.timeline import Timeline, build_timeline
+from ddpdoctor.analysis.timeline import Timeline
 from ddpdoctor.dashboards.figures import excess_map, rank_bars, step_areas
-from ddpdoctor.dashboards.links import PlacedFinding, placed_findings
 from ddpdoctor.dashboards.pages.frame import document, frame, not_found
 from ddpdoctor.dashboards.pages.overview import overview
 from ddpdoctor.dashboards.pages.timeline import timeline_page
 from ddpdoctor.dashboards.routes import data_routes
 from ddpdoctor.dashboards.safety import add_headers, guard
-from ddpdoctor.errors import NotARun
+from ddpdoctor.dashboards.shown import Shown
 from ddpdoctor.report import Report
-
-MAP_COLUMNS = 400  # of the heat map: about as many as it has pixels for
-CELL_COLUMNS = 2000  # of the timeline zoomed out
 
 
 def create_app(
@@ -36,13 +29,15 @@ def create_app(
     token: str | None,
     allowed_hosts: Iterable[str] = (),
     prefix: str = "/",
+    timeline: Timeline | None = None,
 ) -> Dash:
     """`token=None` lets everyone in who reaches the port; only for a server on 127.0.0.1.
 
     `allowed_hosts` are host names trusted beside those of the local machine, `prefix` is the path
-    under which a proxy shows the app, stripped before it reaches the app.
+    under which a proxy shows the app, stripped before it reaches the app. `timeline` is that of the
+    report's run, where it was built already.
     """
-    shown = _Shown(report)
+    shown = Shown(report, timeline)
     app = Dash(
         __name__,
         title=f"{report.name} · ddpdoctor {__version__}",
@@ -54,13 +49,9 @@ def create_app(
         routes_pathname_prefix="/",
         suppress_callback_exceptions=True,
     )
+    shown.prepare()
     guard(app.server, token, allowed_hosts)
-    app.server.register_blueprint(
-        data_routes(
-            shown.timeline, shown.series, pooled(shown.timeline.grid, CELL_COLUMNS), shown.findings
-        ),
-        url_prefix="/data",
-    )
+    app.server.register_blueprint(data_routes(shown), url_prefix="/data")
     app.index_string = document(app.get_asset_url)
     app.layout = frame(report, shown.facts, app.get_relative_path)
     _callbacks(app, shown)
@@ -68,36 +59,7 @@ def create_app(
     return app
 
 
-class _Shown:
-    """What the pages show, made once."""
-
-    def __init__(self, report: Report) -> None:
-        if report.analysis is None:
-            raise NotARun(f"{report.name}: the dashboard shows recorded runs, and this is none")
-        self.report = report
-        self.analysis: Analysis = report.analysis
-        self.timeline: Timeline = build_timeline(report.analysis)
-        self.findings: list[PlacedFinding] = placed_findings(report, self.timeline.grid)
-
-    @cached_property
-    def series(self) -> StepSeries:
-        return step_series(self.timeline.grid)
-
-    @cached_property
-    def map(self) -> StepMap:
-        return pooled(self.timeline.grid, MAP_COLUMNS)
-
-    @property
-    def split(self) -> bool:
-        return self.analysis.tables.clock.comparable
-
-    @property
-    def facts(self) -> str:
-        info = self.analysis.run.info
-        return f"attempt {info.attempt} · {info.world_size} ranks · {info.backend}"
-
-
-def _callbacks(app: Dash, shown: _Shown) -> None:
+def _callbacks(app: Dash, shown: Shown) -> None:
     relative = app.get_relative_path
 
     @app.callback(Output("page", "children"), Input("address", "pathname"))
@@ -112,7 +74,7 @@ def _callbacks(app: Dash, shown: _Shown) -> None:
                     relative,
                 )
             case "timeline":
-                return timeline_page(shown.findings, shown.split, relative)
+                return timeline_page(shown.timeline, shown.findings, shown.split, relative)
             case _:
                 return not_found(relative)
 

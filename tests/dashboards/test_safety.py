@@ -19,7 +19,8 @@ from tests.dashboards.shown import late_report, late_run, report_on
 
 TOKEN = "a-token-of-the-test"  # noqa: S105
 ROUTES = [
-    "/", "/timeline", "/data/meta", "/data/whole", "/data/window", "/data/span/1", "/data/call/1",
+    "/", "/timeline", "/data/meta", "/data/steps", "/data/blame/0/0", "/data/phases/10/0/1/0",
+    "/data/window", "/data/span/1", "/data/call/1",
     "/_dash-layout", "/_dash-dependencies", "/assets/style.css", "/assets/timeline/main.js",
 ]  # fmt: skip
 

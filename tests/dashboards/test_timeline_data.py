@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from ddpdoctor.analysis import Analysis, analyze
+from ddpdoctor.analysis.details import call_detail, span_detail
 from ddpdoctor.analysis.grid import build_grid, median_of_others, place_of, pooled, step_series
-from ddpdoctor.analysis.timeline import Timeline, build_timeline, call_detail, span_detail
-from ddpdoctor.dashboards.wire import encode, mark_columns, whole_columns, window_columns
+from ddpdoctor.analysis.timeline import Timeline, build_timeline
+from ddpdoctor.dashboards.wire import encode, mark_columns, step_columns, window_columns
 from ddpdoctor.events import Phase
 from tests.builders import StepTimes, rank_info, simulate, with_ranks
 from tests.dashboards.shown import LATE_MS, LATE_RANK, late_analysis, late_run, marked_run
@@ -197,7 +198,7 @@ def test_waits_are_not_told_apart_where_clocks_differ() -> None:
 def test_columns_survive_the_wire(timeline: Timeline) -> None:
     sent = window_columns(*timeline.window(100.0, 200.0))
     sent |= mark_columns(build_timeline(analyze(marked_run())).marks)
-    sent |= whole_columns(step_series(timeline.grid), pooled(timeline.grid, 100))
+    sent |= step_columns(step_series(timeline.grid))
     body = encode(sent)
     (length,) = struct.unpack_from("<I", body)
     head = json.loads(body[4 : 4 + length])

@@ -1,14 +1,21 @@
 // The timeline page: waits for its canvas, opens the run and ties the parts together.
 
+import { indexOfId } from "./bisect.js";
 import { Source } from "./data.js";
-import { indexOfId, Painter } from "./draw.js";
+import { Painter } from "./draw.js";
 import { listen } from "./input.js";
 import { GUTTER, Layout } from "./layout.js";
 import { Minimap } from "./minimap.js";
 import { Panel, Tooltip } from "./panel.js";
+import { Search } from "./search.js";
+import { Twin } from "./table.js";
 import { Theme } from "./theme.js";
 import { View } from "./view.js";
 
+const SAYS = {
+  steps: "One cell a step: the stronger the colour, the longer the rank took than the others; its colour is the phase.",
+  phases: "Many spans: the phase of each rank at each moment. Taller rows (E) or a closer look (W) show single spans.",
+};
 const byId = (id) => document.getElementById(id);
 
 class Timeline {
@@ -22,21 +29,26 @@ class Timeline {
     this.minimap = new Minimap(byId("minimap"), source, this.view, this.theme, () => this.moved());
     this.tooltip = new Tooltip(byId("tooltip"), source);
     this.panel = new Panel(byId("selection"));
+    this.finder = new Search(byId("go-to"), source, this);
+    this.twin = new Twin(byId("twin"), source, this.view, this.layout);
     this.frame = 0;
+    this.pointer = null; // x of the pointer over the rows
+    this.view.rowPx = () => this.layout.row;
     this.findings = source.meta.findings.filter((finding) => finding.query);
   }
 
   start() {
+    this.canvas.timeline = this; // for tests and benchmarks
     listen(this.canvas, this.layout, this.view, this);
     new ResizeObserver(() => this.resize()).observe(this.canvas.parentElement);
-    new MutationObserver(() => { this.theme.refresh(); this.redraw(); })
+    new MutationObserver(() => { this.theme.refresh(); this.minimap.refresh(); this.redraw(); })
       .observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
     window.addEventListener("popstate", () => this.restore(false));
     byId("zoom-in").addEventListener("click", () => { this.view.zoom(1 / 1.5, this.middle()); this.moved(); });
     byId("zoom-out").addEventListener("click", () => { this.view.zoom(1.5, this.middle()); this.moved(); });
     byId("whole-run").addEventListener("click", () => this.whole());
     byId("help").addEventListener("click", () => this.help());
-    byId("go-to").addEventListener("keydown", (event) => this.goTo(event));
+    byId("table").addEventListener("click", () => this.table());
     byId("finding-links").addEventListener("click", (event) => this.followed(event));
     this.resize();
     this.restore(true);
@@ -61,36 +73,82 @@ class Timeline {
     const asked = view.read(location.search);
     const target = asked ?? view.steps();
     view.set(target.t0, target.t1);
-    this.layout.fitRows();
-    if (view.rank !== null) this.layout.show(view.rank);
+    this.placeRows();
     this.showSelection(asked === null);
     this.markFinding();
     this.redraw();
     if (isFirst) view.keep(false);
   }
 
+  // The rows that the address asks for; a rank that a link names is shown so that it can be read.
+  placeRows() {
+    const { layout, view } = this;
+    layout.fitRows();
+    if (view.top !== null) {
+      view.scroll = view.top * layout.row;
+      layout.clampScroll();
+    } else if (view.rank !== null) layout.focus(view.rank);
+  }
+
   redraw() {
     if (this.frame) return;
     this.frame = requestAnimationFrame(() => {
       this.frame = 0;
-      if (this.source.singly(this.view, this.layout.plotWidth)) this.source.need(this.view, () => this.redraw());
+      const complete = this.fetch();
       this.painter.paint();
       this.minimap.paint();
-      this.say();
+      this.say(complete);
     });
   }
 
+  // Asks for what is in view; true where all of it is there.
+  fetch() {
+    const { layout, source, view } = this;
+    const again = () => this.redraw();
+    this.tier = source.tier(view, layout);
+    if (this.tier !== "spans") return source.tiles.want(this.painter.picture.paths(this.tier), again);
+    source.need(view, layout.visibleRows(), again);
+    return source.covers(view, layout.visibleRows());
+  }
+
   // For tests and for readers: what is shown, and whether all of it has arrived.
-  say() {
-    const singly = this.source.singly(this.view, this.layout.plotWidth);
-    const complete = !singly || this.source.covers(this.view);
+  say(complete) {
     const note = byId("timeline-state");
-    note.hidden = complete && singly;
-    if (this.source.failure) note.textContent = `The spans could not be fetched: ${this.source.failure}`;
-    else if (!complete) note.textContent = "Loading spans …";
-    else note.textContent = "Zoomed out: colour shows how much longer a rank took than the median of the others, by phase.";
+    const failure = this.source.failure ?? this.source.tiles.failure;
+    note.hidden = complete && this.tier === "spans" && !failure;
+    if (failure) note.textContent = `A part of the run could not be fetched: ${failure}`;
+    else if (!complete) note.textContent = "Loading …";
+    else note.textContent = SAYS[this.tier] ?? "";
     this.canvas.dataset.state = complete ? "complete" : "loading";
-    this.canvas.dataset.shows = singly ? "spans" : "steps";
+    this.canvas.dataset.shows = this.tier;
+    if (complete) this.twin.refresh();
+  }
+
+  // The moment under the pointer, else the one given.
+  at(other) {
+    return this.pointer === null ? other : this.layout.ms(this.pointer);
+  }
+
+  mark(at) {
+    this.view.mark(at);
+    this.view.keep(true);
+    this.redraw();
+  }
+
+  measure(from, to) {
+    this.painter.overlay.measure = [from, to];
+    this.panel.showMeasure(from, to);
+    this.redraw();
+  }
+
+  search() {
+    byId("go-to").focus();
+  }
+
+  table() {
+    const open = this.twin.toggle();
+    byId("table").setAttribute("aria-expanded", String(open));
+    this.redraw();
   }
 
   moved() {
@@ -107,6 +165,7 @@ class Timeline {
   }
 
   leave() {
+    this.pointer = null;
     this.tooltip.hide();
   }
 
@@ -132,6 +191,11 @@ class Timeline {
   }
 
   clear() {
+    if (this.painter.overlay.measure) {
+      this.painter.overlay.measure = null;
+      this.panel.clear();
+      this.redraw();
+    }
     if (!this.view.sel && !this.view.finding) return;
     this.view.sel = null;
     this.view.finding = null;
@@ -142,7 +206,7 @@ class Timeline {
 
   async showSelection(fit) {
     const { sel } = this.view;
-    this.painter.detail = null;
+    this.painter.overlay.detail = null;
     this.redraw();
     if (!sel) {
       this.panel.clear();
@@ -156,7 +220,7 @@ class Timeline {
       return;
     }
     if (this.view.sel !== sel) return; // another one was selected meanwhile
-    this.painter.detail = detail;
+    this.painter.overlay.detail = detail;
     if (sel.kind === "span") this.panel.showSpan(detail);
     else this.panel.showCall(detail, (rank, call) => this.toCall(rank, call));
     if (fit) this.fit();
@@ -169,7 +233,7 @@ class Timeline {
   }
 
   fit() {
-    const { detail } = this.painter;
+    const { detail } = this.painter.overlay;
     if (!detail) return;
     const margin = Math.max(detail.duration_ms * 0.5, 0.05);
     this.jump({ t0: detail.begin_ms - margin, t1: detail.begin_ms + detail.duration_ms + margin });
@@ -214,34 +278,28 @@ class Timeline {
 
   open(finding) {
     this.view.settle();
-    const { tall } = this.view;
+    const { marks, tall } = this.view;
     const target = this.view.read(`?${finding.query}`) ?? this.view.steps();
-    this.view.tall = tall;
+    Object.assign(this.view, { marks, tall });
     history.pushState(null, "", `${location.pathname}?${finding.query}`);
-    if (this.view.rank !== null) this.layout.show(this.view.rank);
+    if (this.view.rank !== null) this.layout.focus(this.view.rank);
     this.showSelection(false);
     this.markFinding();
     this.jump(target);
   }
 
-  // "120" or "step 120" shows a step, "rank 3" a rank; both may stand together.
-  goTo(event) {
-    if (event.key !== "Enter") return;
-    const box = event.target;
-    const rank = /rank\s*(\d+)/i.exec(box.value);
-    const step = /(?:step\s*|^\s*)(\d+)/i.exec(box.value);
-    const target = step && this.view.aroundStep(Number(step[1]));
-    const isRank = rank && this.source.rowOfRank.has(Number(rank[1]));
-    box.setAttribute("aria-invalid", String(!target && !isRank));
-    if (!target && !isRank) return;
+  // A place that was searched for: any of a step, a rank and a call.
+  goTo({ target = null, rank = null, call = null }) {
     this.view.settle();
-    if (isRank) {
-      this.view.rank = Number(rank[1]);
-      this.layout.show(this.view.rank);
+    if (rank !== null) {
+      this.view.rank = rank;
+      this.layout.focus(rank);
     }
     this.view.keep(true);
+    if (call !== null) this.select("call", call);
     if (target) this.jump(target);
     else this.moved();
+    this.canvas.focus({ preventScroll: true });
   }
 
   markFinding() {
@@ -265,7 +323,7 @@ async function boot(canvas) {
     return;
   }
   if (!source.meta.ranks.length || !source.meta.spans) {
-    byId("timeline-state").textContent = "This run holds no recorded spans.";
+    byId("timeline-state").textContent = "This run holds no recorded spans: no step was recorded in detail.";
     return;
   }
   new Timeline(canvas, source).start();

@@ -71,6 +71,11 @@ export class Panel {
     this.box.replaceChildren(element("p", message, "bad"));
   }
 
+  showMeasure(from, to) {
+    const [begin, end] = [Math.min(from, to), Math.max(from, to)];
+    this.box.replaceChildren(list([["Measured", duration(end - begin), "strong"], ["From", duration(begin)], ["To", duration(end)]]));
+  }
+
   showSpan(detail) {
     const rows = [
       ["Phase", detail.phase],
