@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import plotly.graph_objects as go
@@ -11,11 +11,25 @@ from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
 
 from ddpdoctor import __version__
+from ddpdoctor.analysis.buckets import bucket_stats
 from ddpdoctor.analysis.headline import headline
+from ddpdoctor.analysis.standings import phase_excesses
 from ddpdoctor.analysis.timeline import Timeline
-from ddpdoctor.dashboards.figures import excess_map, rank_bars, step_areas
-from ddpdoctor.dashboards.pages.frame import document, frame, not_found
+from ddpdoctor.dashboards.figures import (
+    bucket_bars,
+    excess_bars,
+    excess_map,
+    input_map,
+    rank_bars,
+    step_areas,
+)
+from ddpdoctor.dashboards.pages.buckets import buckets_page
+from ddpdoctor.dashboards.pages.checks import checks_page
+from ddpdoctor.dashboards.pages.data import data_page
+from ddpdoctor.dashboards.pages.frame import Relative, document, frame, not_found
 from ddpdoctor.dashboards.pages.overview import overview
+from ddpdoctor.dashboards.pages.ranks import ranks_page
+from ddpdoctor.dashboards.pages.stacks import stacks_page
 from ddpdoctor.dashboards.pages.timeline import timeline_page
 from ddpdoctor.dashboards.routes import data_routes
 from ddpdoctor.dashboards.safety import add_headers, guard
@@ -59,39 +73,48 @@ def create_app(
     return app
 
 
+Page = Callable[[Shown, Relative], Component]
+PAGES: dict[str, Page] = {
+    "": lambda shown, relative: overview(
+        shown.report, headline(shown.analysis), shown.analysis.steps, shown.findings, relative
+    ),
+    "timeline": lambda shown, relative: timeline_page(
+        shown.timeline, shown.findings, shown.split, relative
+    ),
+    "ranks": lambda shown, relative: ranks_page(shown.analysis, relative),
+    "buckets": lambda shown, relative: buckets_page(shown.analysis, relative),
+    "data-loading": lambda shown, relative: data_page(shown.analysis, relative),
+    "stacks": lambda shown, relative: stacks_page(shown.analysis, relative),
+    "checks": lambda shown, relative: checks_page(shown.report, shown.findings, relative),
+}
+CHARTS: dict[str, Callable[[Shown, str], go.Figure]] = {
+    "rank-bars": lambda shown, theme: rank_bars(shown.analysis.ranks, theme),
+    "excess-map": lambda shown, theme: excess_map(shown.map, theme),
+    "step-areas": lambda shown, theme: step_areas(shown.series, theme),
+    "excess-bars": lambda shown, theme: excess_bars(phase_excesses(shown.analysis), theme),
+    "bucket-bars": lambda shown, theme: bucket_bars(bucket_stats(shown.analysis), theme),
+    "input-map": lambda shown, theme: input_map(shown.inputs, theme),
+}
+
+
 def _callbacks(app: Dash, shown: Shown) -> None:
     relative = app.get_relative_path
 
     @app.callback(Output("page", "children"), Input("address", "pathname"))
     def page(path: str | None) -> Component:
-        match app.strip_relative_path(path or "/"):
-            case "" | None:
-                return overview(
-                    shown.report,
-                    headline(shown.analysis),
-                    shown.analysis.steps,
-                    shown.findings,
-                    relative,
-                )
-            case "timeline":
-                return timeline_page(shown.timeline, shown.findings, shown.split, relative)
-            case _:
-                return not_found(relative)
+        name = app.strip_relative_path(path or "/") or ""
+        return PAGES[name](shown, relative) if name in PAGES else not_found(relative)
 
-    @app.callback(Output("rank-bars", "figure"), Input("theme", "data"))
-    def bars(theme: str | None) -> go.Figure:
-        return rank_bars(shown.analysis.ranks, _known(theme))
-
-    @app.callback(Output("excess-map", "figure"), Input("theme", "data"))
-    def heat(theme: str | None) -> go.Figure:
-        return excess_map(shown.map, _known(theme))
-
-    @app.callback(Output("step-areas", "figure"), Input("theme", "data"))
-    def areas(theme: str | None) -> go.Figure:
-        return step_areas(shown.series, _known(theme))
-
+    for chart, figure in CHARTS.items():
+        app.callback(Output(chart, "figure"), Input("theme", "data"))(
+            lambda theme, figure=figure: figure(shown, _known(theme))
+        )
     _clientside(app, "theme", Output("theme", "data"), Input("theme-button", "n_clicks"))
     _clientside(app, "openCell", Output("address", "href"), Input("excess-map", "clickData"))
+    _clientside(
+        app, "openCell", Output("address", "href", allow_duplicate=True),
+        Input("input-map", "clickData"), prevent_initial_call=True,
+    )  # fmt: skip
 
 
 def _known(theme: str | None) -> str:
@@ -101,8 +124,8 @@ def _known(theme: str | None) -> str:
     return theme
 
 
-def _clientside(app: Dash, name: str, *dependencies: Any) -> None:
+def _clientside(app: Dash, name: str, *dependencies: Any, **options: Any) -> None:
     """By name, not as inline script, so that the content policy need not allow any."""
     app.clientside_callback(  # type: ignore[no-untyped-call]
-        ClientsideFunction("ddpdoctor", name), *dependencies
+        ClientsideFunction("ddpdoctor", name), *dependencies, **options
     )

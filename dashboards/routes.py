@@ -20,6 +20,7 @@ from ddpdoctor.analysis.tiles import phase_tile, pooled_columns, worst_rows
 from ddpdoctor.analysis.windowed import WindowTable, next_of_bucket, window_table
 from ddpdoctor.dashboards.links import PlacedFinding
 from ddpdoctor.dashboards.palette import DARK, LIGHT, Palette
+from ddpdoctor.dashboards.sheets import SHEETS, as_csv
 from ddpdoctor.dashboards.shown import Shown
 from ddpdoctor.dashboards.wire import Column, encode, mark_columns, step_columns, window_columns
 from ddpdoctor.events import Op, Phase
@@ -83,6 +84,13 @@ def data_routes(shown: Shown) -> flask.Blueprint:
         begin_ms, end_ms = _number("t0", 0.0), _number("t1", timeline.duration_ms)
         rows = _rows(len(timeline.ranks))
         return _json(_table(window_table(timeline, begin_ms, end_ms, rows)))
+
+    @routes.get("/csv/<name>")
+    def sheet(name: str) -> flask.Response:
+        """The numbers of a page's table."""
+        if name not in SHEETS:
+            flask.abort(404)
+        return _csv(as_csv(SHEETS[name](shown.analysis)), f"{name}.csv")
 
     @routes.get("/bucket/<int:bucket>")
     def bucket(bucket: int) -> flask.Response:
@@ -183,6 +191,12 @@ def _binary(columns: dict[str, Column]) -> flask.Response:
 
 def _bytes(body: bytes) -> flask.Response:
     return _private(flask.Response(body, mimetype="application/octet-stream"))
+
+
+def _csv(text: str, name: str) -> flask.Response:
+    response = flask.Response(text, mimetype="text/csv")
+    response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
+    return _private(response)
 
 
 def _private(response: flask.Response) -> flask.Response:

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ddpdoctor.analysis.grid import StepMap, StepSeries, pooled, step_series
+from ddpdoctor.analysis.grid import InputMap, StepMap, StepSeries, input_map, pooled, step_series
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.tiles import Bytes, blame_codes
 from ddpdoctor.analysis.timeline import Timeline, build_timeline
@@ -35,6 +35,10 @@ class Shown:
     @cached_property
     def map(self) -> StepMap:
         return pooled(self.timeline.grid, MAP_COLUMNS)
+
+    @cached_property
+    def inputs(self) -> InputMap:
+        return input_map(self.timeline.grid, MAP_COLUMNS)
 
     @cached_property
     def blame(self) -> Bytes:

@@ -12,7 +12,10 @@ from ddpdoctor.dashboards.palette import DARK, LIGHT, Palette
 from ddpdoctor.events import Phase
 from ddpdoctor.report import Report
 
-PAGES: Final = (("/", "Overview"), ("/timeline", "Timeline"))
+PAGES: Final = (
+    ("/", "Overview"), ("/timeline", "Timeline"), ("/ranks", "Ranks"), ("/buckets", "Buckets"),
+    ("/data-loading", "Data"), ("/stacks", "Stacks"), ("/checks", "Checks"),
+)  # fmt: skip
 Relative = Callable[[str], str]  # a path of this app, under its prefix
 DECORATION: Final[dict[str, Any]] = {"aria-hidden": "true"}
 
