@@ -15,6 +15,7 @@ from ddpdoctor.analysis.buckets import bucket_stats
 from ddpdoctor.analysis.headline import headline
 from ddpdoctor.analysis.standings import phase_excesses
 from ddpdoctor.analysis.timeline import Timeline
+from ddpdoctor.dashboards.exports import export_routes
 from ddpdoctor.dashboards.figures import (
     bucket_bars,
     excess_bars,
@@ -65,7 +66,8 @@ def create_app(
     )
     shown.prepare()
     guard(app.server, token, allowed_hosts)
-    app.server.register_blueprint(data_routes(shown), url_prefix="/data")
+    for routes in (data_routes(shown), export_routes(shown)):
+        app.server.register_blueprint(routes, url_prefix="/data")
     app.index_string = document(app.get_asset_url)
     app.layout = frame(report, shown.facts, app.get_relative_path)
     _callbacks(app, shown)

@@ -20,7 +20,6 @@ from ddpdoctor.analysis.tiles import phase_tile, pooled_columns, worst_rows
 from ddpdoctor.analysis.windowed import WindowTable, next_of_bucket, window_table
 from ddpdoctor.dashboards.links import PlacedFinding
 from ddpdoctor.dashboards.palette import DARK, LIGHT, Palette
-from ddpdoctor.dashboards.sheets import SHEETS, as_csv
 from ddpdoctor.dashboards.shown import Shown
 from ddpdoctor.dashboards.wire import Column, encode, mark_columns, step_columns, window_columns
 from ddpdoctor.events import Op, Phase
@@ -37,7 +36,7 @@ def data_routes(shown: Shown) -> flask.Blueprint:
 
     @routes.get("/meta")
     def meta() -> flask.Response:
-        return _json(_meta(shown))
+        return _json(meta_of(shown))
 
     @routes.get("/steps")
     def steps() -> flask.Response:
@@ -69,8 +68,8 @@ def data_routes(shown: Shown) -> flask.Blueprint:
     @routes.get("/window")
     def window() -> flask.Response:
         timeline = shown.timeline
-        begin_ms, end_ms = _number("t0", 0.0), _number("t1", timeline.duration_ms)
-        rows = _rows(len(timeline.ranks))
+        begin_ms, end_ms = asked_number("t0", 0.0), asked_number("t1", timeline.duration_ms)
+        rows = asked_rows(len(timeline.ranks))
         spans, calls = timeline.window(begin_ms, end_ms, rows)
         marks = timeline.marks.within(begin_ms, end_ms)
         if len(spans.id) + len(calls.id) + len(marks.rank) > MOST_SPANS:
@@ -81,21 +80,14 @@ def data_routes(shown: Shown) -> flask.Blueprint:
     def table() -> flask.Response:
         """The stretch in numbers."""
         timeline = shown.timeline
-        begin_ms, end_ms = _number("t0", 0.0), _number("t1", timeline.duration_ms)
-        rows = _rows(len(timeline.ranks))
+        begin_ms, end_ms = asked_number("t0", 0.0), asked_number("t1", timeline.duration_ms)
+        rows = asked_rows(len(timeline.ranks))
         return _json(_table(window_table(timeline, begin_ms, end_ms, rows)))
-
-    @routes.get("/csv/<name>")
-    def sheet(name: str) -> flask.Response:
-        """The numbers of a page's table."""
-        if name not in SHEETS:
-            flask.abort(404)
-        return _csv(as_csv(SHEETS[name](shown.analysis)), f"{name}.csv")
 
     @routes.get("/bucket/<int:bucket>")
     def bucket(bucket: int) -> flask.Response:
         """The next all-reduce of a bucket on a rank."""
-        rank, begin_ms = int(_number("rank", 0)), _number("from", 0.0)
+        rank, begin_ms = int(asked_number("rank", 0)), asked_number("from", 0.0)
         found = next_of_bucket(shown.timeline, bucket, rank, begin_ms)
         return _detail(None if found is None else call_detail(shown.timeline, found))
 
@@ -110,13 +102,13 @@ def data_routes(shown: Shown) -> flask.Blueprint:
     return routes
 
 
-def _rows(count: int) -> Ints:
+def asked_rows(count: int) -> Ints:
     """The rows `r0` up to and without `r1`; all by default."""
-    first, last = int(max(0, _number("r0", 0))), int(min(count, _number("r1", count)))
+    first, last = int(max(0, asked_number("r0", 0))), int(min(count, asked_number("r1", count)))
     return np.arange(first, max(first, last))
 
 
-def _number(name: str, default: float) -> float:
+def asked_number(name: str, default: float) -> float:
     text = flask.request.args.get(name)
     try:
         value = default if text is None else float(text)
@@ -127,7 +119,7 @@ def _number(name: str, default: float) -> float:
     return value
 
 
-def _meta(shown: Shown) -> dict[str, Any]:
+def meta_of(shown: Shown) -> dict[str, Any]:
     timeline = shown.timeline
     return {
         "duration": timeline.duration_ms,
@@ -191,12 +183,6 @@ def _binary(columns: dict[str, Column]) -> flask.Response:
 
 def _bytes(body: bytes) -> flask.Response:
     return _private(flask.Response(body, mimetype="application/octet-stream"))
-
-
-def _csv(text: str, name: str) -> flask.Response:
-    response = flask.Response(text, mimetype="text/csv")
-    response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
-    return _private(response)
 
 
 def _private(response: flask.Response) -> flask.Response:

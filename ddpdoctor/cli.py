@@ -18,6 +18,7 @@ import click
 
 from ddpdoctor import __version__
 from ddpdoctor.cli_check import check as check_launch
+from ddpdoctor.cli_export import export as export_run
 from ddpdoctor.errors import DdpDoctorError
 from ddpdoctor.output import CLEAN, FINDINGS, INTERNAL_ERROR, NO_VERDICT
 from ddpdoctor.output import HELP as _HELP
@@ -248,6 +249,7 @@ def _print_diagnoses(diagnoses: list[Diagnosis], *, stacks: bool) -> None:
 
 
 cli.add_command(check_launch)
+cli.add_command(export_run)
 
 
 @cli.command(context_settings=_HELP)

@@ -9,7 +9,7 @@ from ddpdoctor.analysis.model import Analysis, LinkFit
 from ddpdoctor.dashboards.pages.frame import Relative
 from ddpdoctor.dashboards.pages.overview import NOT_MEASURED
 from ddpdoctor.dashboards.pages.sheet import chart, missing, page, panel, sheet_panel
-from ddpdoctor.dashboards.sheets import buckets_sheet
+from ddpdoctor.sheets import buckets_sheet
 
 MOST_NAMES = 60  # of parameters that are listed
 

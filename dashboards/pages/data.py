@@ -8,7 +8,7 @@ from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.dashboards.pages.frame import Relative
 from ddpdoctor.dashboards.pages.ranks import NO_STEPS
 from ddpdoctor.dashboards.pages.sheet import chart, missing, page, sheet_panel
-from ddpdoctor.dashboards.sheets import batches_sheet, draws_sheet, loaders_sheet
+from ddpdoctor.sheets import batches_sheet, draws_sheet, loaders_sheet
 
 
 def data_page(analysis: Analysis, relative: Relative) -> Component:

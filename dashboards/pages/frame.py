@@ -83,7 +83,7 @@ def document(asset: Relative) -> str:
 <head>
 {{%metas%}}
 <title>{{%title%}}</title>
-<style>{_swatches(LIGHT, "")}{_swatches(DARK, ':root[data-theme="dark"] ')}</style>
+<style>{swatches()}</style>
 <link rel="icon" href="{asset("icon.svg")}">
 <script src="{asset("theme.js")}"></script>
 {{%css%}}
@@ -95,6 +95,11 @@ def document(asset: Relative) -> str:
 </footer>
 </body>
 </html>"""
+
+
+def swatches() -> str:
+    """The legend's colours in both themes."""
+    return _swatches(LIGHT, "") + _swatches(DARK, ':root[data-theme="dark"] ')
 
 
 def _swatches(palette: Palette, theme: str) -> str:

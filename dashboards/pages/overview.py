@@ -76,8 +76,8 @@ def _numbers(numbers: Headline, steps: StepRange) -> Component:
         (
             "Time that trained",
             _percent(numbers.trained_share),
-            "of a step",
-            "good",
+            "of a step: forward, backward, optimizer",
+            "",
         ),
         _wait_card(numbers),
         (

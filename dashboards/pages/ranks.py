@@ -7,7 +7,7 @@ from dash.development.base_component import Component
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.dashboards.pages.frame import Relative
 from ddpdoctor.dashboards.pages.sheet import chart, missing, page, sheet_panel
-from ddpdoctor.dashboards.sheets import hosts_sheet, ranks_sheet
+from ddpdoctor.sheets import hosts_sheet, ranks_sheet
 
 NO_STEPS = (
     "No step was recorded on all ranks, so there is nothing to compare. A run of a few steps ends "

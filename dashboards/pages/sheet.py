@@ -7,7 +7,7 @@ from dash.development.base_component import Component
 
 from ddpdoctor.dashboards.pages.frame import Relative, named
 from ddpdoctor.dashboards.pages.overview import NO_TOOLBAR, NOT_MEASURED
-from ddpdoctor.dashboards.sheets import Cell, Column, Row, Sheet
+from ddpdoctor.sheets import Cell, Column, Row, Sheet
 
 MOST_ROWS = 256  # on a page; the CSV has them all
 

@@ -7,7 +7,7 @@ from dash.development.base_component import Component
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.dashboards.pages.frame import Relative
 from ddpdoctor.dashboards.pages.sheet import page, sheet_panel
-from ddpdoctor.dashboards.sheets import last_sheet, lines_sheet
+from ddpdoctor.sheets import last_sheet, lines_sheet
 
 
 def stacks_page(analysis: Analysis, relative: Relative) -> Component:

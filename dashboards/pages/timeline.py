@@ -57,6 +57,7 @@ def _head(timeline: Timeline, split: bool) -> Component:
                         ],
                         title=f"Go to: {FINDS}",
                     ),
+                    _export(),
                     _button("table", "Table", "Show the view as a table"),
                     _button("zoom-in", "+", "Zoom in"),
                     _button("zoom-out", "−", "Zoom out"),
@@ -95,7 +96,7 @@ def _side(findings: list[PlacedFinding], relative: Relative) -> Component:
         [
             html.H2("Selection"),
             html.Div(
-                "Click a span or a collective.",
+                "Click a span or a collective. Shift and drag measures.",
                 id="selection",
                 **named("Selected span", aria_live="polite"),
             ),
@@ -134,6 +135,16 @@ def _legend(split: bool) -> Component:
         className="legend",
         **named("Colours"),
     )
+
+
+def _export() -> Component:
+    """The view as a file; scripts fill in the addresses when it opens."""
+    kinds = (
+        ("png", "Picture (PNG)"), ("html", "Page that opens offline (HTML)"),
+        ("csv", "Table of the view (CSV)"), ("trace", "Trace for Perfetto or Chrome"),
+    )  # fmt: skip
+    items = [html.A(text, href="#", download="", **named(text, data_kind=k)) for k, text in kinds]
+    return html.Details([html.Summary("Export", className="button"), *items], id="export")
 
 
 def _button(name: str, text: str, title: str) -> Component:

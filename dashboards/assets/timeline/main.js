@@ -6,6 +6,8 @@ import { Painter } from "./draw.js";
 import { listen } from "./input.js";
 import { GUTTER, Layout } from "./layout.js";
 import { Minimap } from "./minimap.js";
+import { Exports } from "./exports.js";
+import { inHash, OfflineSource } from "./offline.js";
 import { Panel, Tooltip } from "./panel.js";
 import { Search } from "./search.js";
 import { Twin } from "./table.js";
@@ -22,7 +24,7 @@ class Timeline {
   constructor(canvas, source) {
     this.canvas = canvas;
     this.source = source;
-    this.view = new View(source);
+    this.view = globalThis.ddpOffline ? new View(source, inHash) : new View(source);
     this.theme = new Theme(source.meta.colours);
     this.layout = new Layout(source, this.view);
     this.painter = new Painter(canvas, source, this.view, this.layout, this.theme);
@@ -48,6 +50,7 @@ class Timeline {
     byId("zoom-out").addEventListener("click", () => { this.view.zoom(1.5, this.middle()); this.moved(); });
     byId("whole-run").addEventListener("click", () => this.whole());
     byId("help").addEventListener("click", () => this.help());
+    new Exports(byId("export"), this);
     byId("table").addEventListener("click", () => this.table());
     byId("finding-links").addEventListener("click", (event) => this.followed(event));
     this.resize();
@@ -70,7 +73,7 @@ class Timeline {
     const { view } = this;
     view.stop();
     view.forget();
-    const asked = view.read(location.search);
+    const asked = view.read(view.place.read());
     const target = asked ?? view.steps();
     view.set(target.t0, target.t1);
     this.placeRows();
@@ -281,7 +284,7 @@ class Timeline {
     const { marks, tall } = this.view;
     const target = this.view.read(`?${finding.query}`) ?? this.view.steps();
     Object.assign(this.view, { marks, tall });
-    history.pushState(null, "", `${location.pathname}?${finding.query}`);
+    this.view.place.write(`?${finding.query}`, true);
     if (this.view.rank !== null) this.layout.focus(this.view.rank);
     this.showSelection(false);
     this.markFinding();
@@ -315,7 +318,7 @@ class Timeline {
 }
 
 async function boot(canvas) {
-  const source = new Source(canvas.dataset.source);
+  const source = globalThis.ddpOffline ? new OfflineSource(globalThis.ddpOffline) : new Source(canvas.dataset.source);
   try {
     await source.open();
   } catch (error) {

@@ -64,7 +64,7 @@ export class Panel {
   }
 
   clear() {
-    this.box.replaceChildren(element("p", "Click a span or a collective.", "dim"));
+    this.box.replaceChildren(element("p", "Click a span or a collective. Shift and drag measures.", "dim"));
   }
 
   fail(message) {

@@ -5,8 +5,14 @@ const LEAST_MS = 0.02;
 const PLAIN = new Set(["t0", "t1", "rank", "sync", "sel", "finding", "tall", "top", "marks"]);
 const MOST_MARKS = 20;
 
+const inAddress = {
+  read: () => location.search,
+  write: (query, isNew) => history[isNew ? "pushState" : "replaceState"](null, "", location.pathname + query),
+};
+
 export class View {
-  constructor(source) {
+  constructor(source, place = inAddress) {
+    this.place = place;
     this.source = source;
     this.t0 = 0;
     this.t1 = source.meta.duration || 1;
@@ -132,9 +138,7 @@ export class View {
   // A move replaces the entry of the history; a jump or a selection makes a new one.
   keep(isNew) {
     this.forget();
-    const address = location.pathname + this.query(this.rowPx());
-    if (isNew) history.pushState(null, "", address);
-    else history.replaceState(null, "", address);
+    this.place.write(this.query(this.rowPx()), isNew);
   }
 
   // A move that was not kept yet belongs to the entry that is about to be left.

@@ -25,7 +25,6 @@ from ddpdoctor.analysis.standings import (
     host_standings,
     rank_standings,
 )
-from ddpdoctor.checks import CheckResult
 
 Cell = str | int | float | None  # None is not measured
 FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would take for a formula
@@ -240,14 +239,6 @@ def last_sheet(analysis: Analysis) -> Sheet:
         "No rank stood still, and none was told to end. For a job that hangs now, "
         "`ddpdoctor diagnose` takes the stacks of all ranks.",
     )  # fmt: skip
-
-
-def checks_sheet(results: tuple[CheckResult, ...]) -> Sheet:
-    columns = (Column("code"), Column("name"), Column("outcome"), Column("reason"))
-    rows = tuple(
-        Row((result.code, result.name, result.outcome.value, result.reason)) for result in results
-    )
-    return Sheet("Checks", columns, rows, "No check ran.")
 
 
 SHEETS: Final[dict[str, Callable[[Analysis], Sheet]]] = {
