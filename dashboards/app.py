@@ -24,6 +24,7 @@ from ddpdoctor.dashboards.figures import (
     rank_bars,
     step_areas,
 )
+from ddpdoctor.dashboards.live import start_following
 from ddpdoctor.dashboards.pages.buckets import buckets_page
 from ddpdoctor.dashboards.pages.checks import checks_page
 from ddpdoctor.dashboards.pages.data import data_page
@@ -34,25 +35,28 @@ from ddpdoctor.dashboards.pages.stacks import stacks_page
 from ddpdoctor.dashboards.pages.timeline import timeline_page
 from ddpdoctor.dashboards.routes import data_routes
 from ddpdoctor.dashboards.safety import add_headers, guard
-from ddpdoctor.dashboards.shown import Shown
+from ddpdoctor.dashboards.shown import Current, Shown
+from ddpdoctor.following import Follower
 from ddpdoctor.report import Report
 
 
-def create_app(
+def create_app(  # noqa: PLR0913  keywords
     report: Report,
     *,
     token: str | None,
     allowed_hosts: Iterable[str] = (),
     prefix: str = "/",
     timeline: Timeline | None = None,
+    follow: bool = False,
 ) -> Dash:
     """`token=None` lets everyone in who reaches the port; only for a server on 127.0.0.1.
 
     `allowed_hosts` are host names trusted beside those of the local machine, `prefix` is the path
     under which a proxy shows the app, stripped before it reaches the app. `timeline` is that of the
-    report's run, where it was built already.
+    report's run, where it was built already. With `follow`, a run that is still written is read
+    again as it grows.
     """
-    shown = Shown(report, timeline)
+    current = Current(report, timeline)
     app = Dash(
         __name__,
         title=f"{report.name} · ddpdoctor {__version__}",
@@ -64,13 +68,14 @@ def create_app(
         routes_pathname_prefix="/",
         suppress_callback_exceptions=True,
     )
-    shown.prepare()
     guard(app.server, token, allowed_hosts)
-    for routes in (data_routes(shown), export_routes(shown)):
+    for routes in (data_routes(current), export_routes(current)):
         app.server.register_blueprint(routes, url_prefix="/data")
     app.index_string = document(app.get_asset_url)
-    app.layout = frame(report, shown.facts, app.get_relative_path)
-    _callbacks(app, shown)
+    if follow:
+        start_following(current, Follower.of(report))
+    app.layout = frame(report, current.shown.facts, app.get_relative_path)
+    _callbacks(app, current)
     add_headers(app.server, [f"'{each.strip(chr(39))}'" for each in app.csp_hashes()])
     return app
 
@@ -99,17 +104,20 @@ CHARTS: dict[str, Callable[[Shown, str], go.Figure]] = {
 }
 
 
-def _callbacks(app: Dash, shown: Shown) -> None:
+def _callbacks(app: Dash, current: Current) -> None:
     relative = app.get_relative_path
 
-    @app.callback(Output("page", "children"), Input("address", "pathname"))
-    def page(path: str | None) -> Component:
+    @app.callback(
+        Output("page", "children"), Input("address", "pathname"), Input("version", "data")
+    )
+    def page(path: str | None, version: int | None) -> Component:
+        del version  # what is shown now is the newest
         name = app.strip_relative_path(path or "/") or ""
-        return PAGES[name](shown, relative) if name in PAGES else not_found(relative)
+        return PAGES[name](current.shown, relative) if name in PAGES else not_found(relative)
 
     for chart, figure in CHARTS.items():
         app.callback(Output(chart, "figure"), Input("theme", "data"))(
-            lambda theme, figure=figure: figure(shown, _known(theme))
+            lambda theme, figure=figure: figure(current.shown, _known(theme))
         )
     _clientside(app, "theme", Output("theme", "data"), Input("theme-button", "n_clicks"))
     _clientside(app, "openCell", Output("address", "href"), Input("excess-map", "clickData"))

@@ -20,7 +20,7 @@ from ddpdoctor.analysis.tiles import phase_tile, pooled_columns, worst_rows
 from ddpdoctor.analysis.windowed import WindowTable, next_of_bucket, window_table
 from ddpdoctor.dashboards.links import PlacedFinding
 from ddpdoctor.dashboards.palette import DARK, LIGHT, Palette
-from ddpdoctor.dashboards.shown import Shown
+from ddpdoctor.dashboards.shown import Current, Shown
 from ddpdoctor.dashboards.wire import Column, encode, mark_columns, step_columns, window_columns
 from ddpdoctor.events import Op, Phase
 
@@ -31,16 +31,23 @@ FINEST_MS: Final = 0.001  # a bin of a tile of level 0
 MOST_TILE: Final = 2**31  # number of a tile
 
 
-def data_routes(shown: Shown) -> flask.Blueprint:
+def data_routes(current: Current) -> flask.Blueprint:
     routes = flask.Blueprint("data", __name__)
 
     @routes.get("/meta")
     def meta() -> flask.Response:
-        return _json(meta_of(shown))
+        return _json(meta_of(current.shown))
+
+    @routes.get("/live")
+    def live() -> flask.Response:
+        """Asked each second: whether there is something new to show."""
+        quiet_s = round(current.quiet_s, 1)
+        state = {"version": current.version, "course": current.course.value, "quiet_s": quiet_s}
+        return _json(state)
 
     @routes.get("/steps")
     def steps() -> flask.Response:
-        return _binary(step_columns(shown.series))
+        return _binary(step_columns(current.shown.series))
 
     @routes.get("/blame/<int:level>/<int:tile>")
     def blame(level: int, tile: int) -> flask.Response:
@@ -48,26 +55,26 @@ def data_routes(shown: Shown) -> flask.Blueprint:
         if level > MOST_LEVEL or tile > MOST_TILE:
             flask.abort(404)
         size = 2**level
-        cells = pooled_columns(shown.blame, tile * TILE * size, TILE, size)
+        cells = pooled_columns(current.shown.blame, tile * TILE * size, TILE, size)
         return _bytes(cells.tobytes())
 
     @routes.get("/phases/<int:level>/<int:tile>/<int:each>/<int:strip>")
     def phases(level: int, tile: int, each: int, strip: int) -> flask.Response:
         """TILE bins of 2^level us by at most TILE rows of the worst of `each` ranks."""
-        ranks = len(shown.timeline.ranks)
+        ranks = len(current.shown.timeline.ranks)
         if level > MOST_LEVEL or max(tile, strip) > MOST_TILE or not 1 <= each <= ranks:
             flask.abort(404)
         bin_ms = FINEST_MS * 2**level
         begin = tile * TILE * bin_ms
         rows = worst_rows(
-            shown.blame, strip * TILE * each, TILE, each,
-            shown.columns_within(begin, begin + TILE * bin_ms),
+            current.shown.blame, strip * TILE * each, TILE, each,
+            current.shown.columns_within(begin, begin + TILE * bin_ms),
         )  # fmt: skip
-        return _bytes(phase_tile(shown.timeline, rows, begin, bin_ms, TILE).tobytes())
+        return _bytes(phase_tile(current.shown.timeline, rows, begin, bin_ms, TILE).tobytes())
 
     @routes.get("/window")
     def window() -> flask.Response:
-        timeline = shown.timeline
+        timeline = current.shown.timeline
         begin_ms, end_ms = asked_number("t0", 0.0), asked_number("t1", timeline.duration_ms)
         rows = asked_rows(len(timeline.ranks))
         spans, calls = timeline.window(begin_ms, end_ms, rows)
@@ -79,7 +86,7 @@ def data_routes(shown: Shown) -> flask.Blueprint:
     @routes.get("/table")
     def table() -> flask.Response:
         """The stretch in numbers."""
-        timeline = shown.timeline
+        timeline = current.shown.timeline
         begin_ms, end_ms = asked_number("t0", 0.0), asked_number("t1", timeline.duration_ms)
         rows = asked_rows(len(timeline.ranks))
         return _json(_table(window_table(timeline, begin_ms, end_ms, rows)))
@@ -88,16 +95,16 @@ def data_routes(shown: Shown) -> flask.Blueprint:
     def bucket(bucket: int) -> flask.Response:
         """The next all-reduce of a bucket on a rank."""
         rank, begin_ms = int(asked_number("rank", 0)), asked_number("from", 0.0)
-        found = next_of_bucket(shown.timeline, bucket, rank, begin_ms)
-        return _detail(None if found is None else call_detail(shown.timeline, found))
+        found = next_of_bucket(current.shown.timeline, bucket, rank, begin_ms)
+        return _detail(None if found is None else call_detail(current.shown.timeline, found))
 
     @routes.get("/span/<int:number>")
     def span(number: int) -> flask.Response:
-        return _detail(span_detail(shown.timeline, number))
+        return _detail(span_detail(current.shown.timeline, number))
 
     @routes.get("/call/<int:number>")
     def call(number: int) -> flask.Response:
-        return _detail(call_detail(shown.timeline, number))
+        return _detail(call_detail(current.shown.timeline, number))
 
     return routes
 
@@ -142,6 +149,7 @@ def _placed(placed: PlacedFinding) -> dict[str, Any]:
         "id": placed.id,
         "query": placed.query,
         "severity": placed.finding.severity.label,
+        "message": placed.finding.message,
         "culprits": placed.finding.culprits,
         "victims": placed.finding.victims,
         "steps": placed.finding.steps,

@@ -12,6 +12,7 @@ from ddpdoctor.analysis.tiles import Bytes, blame_codes
 from ddpdoctor.analysis.timeline import Timeline, build_timeline
 from ddpdoctor.dashboards.links import PlacedFinding, placed_findings
 from ddpdoctor.errors import NotARun
+from ddpdoctor.following import Course
 from ddpdoctor.report import Report
 
 MAP_COLUMNS = 400  # of the heat map: about as many as it has pixels for
@@ -62,3 +63,20 @@ class Shown:
     def facts(self) -> str:
         info = self.analysis.run.info
         return f"attempt {info.attempt} · {info.world_size} ranks · {info.backend}"
+
+
+class Current:
+    """What is shown now. A run that grows is shown anew, under the next `version`."""
+
+    def __init__(self, report: Report, timeline: Timeline | None = None) -> None:
+        self.shown = Shown(report, timeline)
+        self.shown.prepare()
+        self.version = 0
+        self.course = Course.ENDED
+        self.quiet_s = 0.0
+
+    def show(self, report: Report) -> None:
+        shown = Shown(report)
+        shown.prepare()
+        self.shown = shown  # in one step: requests are answered by other threads
+        self.version += 1

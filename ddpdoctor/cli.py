@@ -320,6 +320,7 @@ def record(state: str, run: Path | None, steps: int | None, detail_every: int | 
     "--port", type=click.IntRange(0, 65535), default=8050, show_default=True, help="0: any."
 )
 @click.option("--allow-host", multiple=True, help="A further host name to trust, as of a proxy.")
+@click.option("--prefix", default="/", help="Path under which a proxy shows it, as /user/x/8050/.")
 @click.option("--no-token", is_flag=True, help="Let in everyone on this machine (127.0.0.1 only).")
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 def dashboard(  # noqa: PLR0913  each is an option of the command line
@@ -328,10 +329,14 @@ def dashboard(  # noqa: PLR0913  each is an option of the command line
     host: str,
     port: int,
     allow_host: tuple[str, ...],
+    prefix: str,
     no_token: bool,
     no_browser: bool,
 ) -> None:
-    """Show a recorded RUN in the browser; by default the newest one here."""
+    """Show a recorded RUN in the browser; by default the newest one here.
+
+    A run that still trains, or hangs, is followed.
+    """
     from ddpdoctor import analyze, load_run, run_checks
     from ddpdoctor.dashboards import create_app, server
     from ddpdoctor.report import run_report
@@ -342,7 +347,8 @@ def dashboard(  # noqa: PLR0913  each is an option of the command line
     token = server.new_token(host, not no_token)
     analysis = analyze(load_run(sample_folder(sample) if sample else run))
     report = run_report(analysis, run_checks(analysis))
-    app = create_app(report, token=token, allowed_hosts=(*server.hosts_of(host), *allow_host))
+    hosts = (*server.hosts_of(host), *allow_host)
+    app = create_app(report, token=token, allowed_hosts=hosts, prefix=prefix, follow=True)
     serving = server.start(app, host, port)
     address = server.Address(host, serving.port, token)
     _print(

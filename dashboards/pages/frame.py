@@ -31,6 +31,7 @@ def frame(report: Report, facts: str, relative: Relative) -> Component:
         [
             dcc.Location(id="address"),
             dcc.Store(id="theme", data=None),
+            dcc.Store(id="version", data=0),
             html.A("Skip to the page", href="#page", className="skip"),
             html.Header(
                 [
@@ -45,6 +46,9 @@ def frame(report: Report, facts: str, relative: Relative) -> Component:
                             for path, name in PAGES
                         ],
                         **named("Pages"),
+                    ),
+                    html.Span(
+                        id="course", role="status", **named("", data_source=relative("/data/live"))
                     ),
                     html.Span([html.B(report.name), f" {facts}"], className="run-facts"),
                     html.Button(
@@ -86,6 +90,7 @@ def document(asset: Relative) -> str:
 <style>{swatches()}</style>
 <link rel="icon" href="{asset("icon.svg")}">
 <script src="{asset("theme.js")}"></script>
+<script src="{asset("live.js")}" defer></script>
 {{%css%}}
 </head>
 <body>

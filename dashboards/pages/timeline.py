@@ -94,6 +94,7 @@ def _side(findings: list[PlacedFinding], relative: Relative) -> Component:
     links = [_finding(placed, relative) for placed in findings]
     return html.Aside(
         [
+            html.P(id="verdict", className="bad strong", hidden=True, role="alert"),
             html.H2("Selection"),
             html.Div(
                 "Click a span or a collective. Shift and drag measures.",

@@ -58,6 +58,32 @@ class Timeline {
     this.canvas.focus({ preventScroll: true, focusVisible: false });
   }
 
+  // The run has grown. Who looks at its end goes on to do so; all others keep their place.
+  async grow() {
+    const { source, view } = this;
+    const before = source.meta.duration;
+    const span = view.t1 - view.t0;
+    const [sawWhole, sawEnd] = [span >= before * 0.95, view.t1 >= before * 0.995];
+    await source.reopen();
+    this.findings = source.meta.findings.filter((finding) => finding.query);
+    this.painter.refresh();
+    this.minimap.refresh();
+    if (sawWhole) view.set(view.t0, source.meta.duration * 1.01);
+    else if (sawEnd) view.set(source.meta.duration * 1.002 - span, source.meta.duration * 1.002);
+    this.layout.fitRows();
+    this.canvas.dataset.grown = String(source.meta.duration);
+    this.verdict();
+    this.redraw();
+  }
+
+  // What is to be read first, on top of the side panel, where it is new.
+  verdict() {
+    const box = byId("verdict");
+    const first = this.source.meta.findings[0];
+    box.hidden = !first || first.severity !== "error";
+    if (first) box.textContent = first.message;
+  }
+
   middle() {
     return (this.view.t0 + this.view.t1) / 2;
   }
