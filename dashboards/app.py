@@ -48,13 +48,14 @@ def create_app(  # noqa: PLR0913  keywords
     prefix: str = "/",
     timeline: Timeline | None = None,
     follow: bool = False,
+    all_runs: str | None = None,
 ) -> Dash:
     """`token=None` lets everyone in who reaches the port; only for a server on 127.0.0.1.
 
     `allowed_hosts` are host names trusted beside those of the local machine, `prefix` is the path
     under which a proxy shows the app, stripped before it reaches the app. `timeline` is that of the
     report's run, where it was built already. With `follow`, a run that is still written is read
-    again as it grows.
+    again as it grows. `all_runs` is the path of the list that it was chosen from.
     """
     current = Current(report, timeline)
     app = Dash(
@@ -74,7 +75,7 @@ def create_app(  # noqa: PLR0913  keywords
     app.index_string = document(app.get_asset_url)
     if follow:
         start_following(current, Follower.of(report))
-    app.layout = frame(report, current.shown.facts, app.get_relative_path)
+    app.layout = frame(report, current.shown.facts, app.get_relative_path, all_runs)
     _callbacks(app, current)
     add_headers(app.server, [f"'{each.strip(chr(39))}'" for each in app.csp_hashes()])
     return app

@@ -35,6 +35,9 @@ from ddpdoctor.streams import accept_any_text, reader_may_leave
 from ddpdoctor.wording import printable
 
 if TYPE_CHECKING:
+    from dash import Dash
+
+    from ddpdoctor.dashboards.runs import RunsApp
     from ddpdoctor.diagnose import Diagnosis
     from ddpdoctor.launch import Launched
     from ddpdoctor.report import Report
@@ -335,24 +338,30 @@ def dashboard(  # noqa: PLR0913  each is an option of the command line
 ) -> None:
     """Show a recorded RUN in the browser; by default the newest one here.
 
-    A run that still trains, or hangs, is followed.
+    Of a folder of runs, a list to choose from. A run that still trains, or hangs, is followed.
     """
-    from ddpdoctor import analyze, load_run, run_checks
     from ddpdoctor.dashboards import create_app, server
-    from ddpdoctor.report import run_report
+    from ddpdoctor.dashboards.runs import RunsApp
+    from ddpdoctor.following import first_report
+    from ddpdoctor.runfolders import is_run, list_runs
     from ddpdoctor.samples import sample_folder
 
     if sample and run:
         raise click.UsageError("name a RUN or a --sample, not both")
     token = server.new_token(host, not no_token)
-    analysis = analyze(load_run(sample_folder(sample) if sample else run))
-    report = run_report(analysis, run_checks(analysis))
     hosts = (*server.hosts_of(host), *allow_host)
-    app = create_app(report, token=token, allowed_hosts=hosts, prefix=prefix, follow=True)
+    app: Dash | RunsApp
+    if run is not None and not is_run(run) and list_runs(run):
+        name = str(run)
+        app = RunsApp(run, token, hosts, prefix)
+    else:
+        report = first_report(sample_folder(sample) if sample else run)
+        name = report.name
+        app = create_app(report, token=token, allowed_hosts=hosts, prefix=prefix, follow=True)
     serving = server.start(app, host, port)
     address = server.Address(host, serving.port, token)
     _print(
-        f"Dashboard of {printable(report.name)}: {address.url}\n"
+        f"Dashboard of {printable(name)}: {address.url}\n"
         f"From another machine: {address.tunnel}   then open the address above there\n"
         "Ctrl-C ends it."
     )

@@ -63,11 +63,10 @@ class Follower:
     def look(self) -> Report | None:
         """A new report where the run has grown, or has come to stand still; else None."""
         signature = self._signature()
-        grown = signature != self._seen
+        grown, self._seen = signature != self._seen, signature
         still = self.course is not Course.ENDED and self.quiet_s() >= STILL_S
         if not grown and (not still or self._judged_still):
             return None
-        self._seen = signature
         self._judged_still = still
         try:
             report = first_report(self.folder)

@@ -25,8 +25,9 @@ def named(label: str, **others: str) -> dict[str, Any]:
     return {"aria-label": label, **{name.replace("_", "-"): text for name, text in others.items()}}
 
 
-def frame(report: Report, facts: str, relative: Relative) -> Component:
+def frame(report: Report, facts: str, relative: Relative, all_runs: str | None = None) -> Component:
     """The app's layout; the page goes into `page` by the address."""
+    runs = [html.A("All runs", href=all_runs, className="nav")] if all_runs else []
     return html.Div(
         [
             dcc.Location(id="address"),
@@ -44,11 +45,12 @@ def frame(report: Report, facts: str, relative: Relative) -> Component:
                         [
                             html.A(name, href=relative(path), id=_nav_id(name), className="nav")
                             for path, name in PAGES
-                        ],
+                        ]
+                        + runs,
                         **named("Pages"),
                     ),
                     html.Span(
-                        id="course", role="status", **named("", data_source=relative("/data/live"))
+                        id="course", role="status", **{"data-source": relative("/data/live")}
                     ),
                     html.Span([html.B(report.name), f" {facts}"], className="run-facts"),
                     html.Button(
