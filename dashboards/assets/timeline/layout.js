@@ -5,7 +5,8 @@ import { firstAbove } from "./bisect.js";
 export const GUTTER = 116;
 export const RULER = 42;
 export const LANES_FROM = 26; // rows lower than this show the training thread only
-const MOST_ROW = 180;
+const MOST_FIT = 180; // few ranks do not fill the screen
+const MOST_ROW = 480;
 const READABLE_ROW = 40; // a rank that is asked for is shown at least this tall
 
 export class Layout {
@@ -29,7 +30,7 @@ export class Layout {
 
   // All ranks on screen, however many; the reader may make them taller.
   get fit() {
-    return Math.min(MOST_ROW, this.room / (this.source.meta.ranks.length || 1));
+    return Math.min(MOST_FIT, this.room / (this.source.meta.ranks.length || 1));
   }
 
   fitRows() {
@@ -94,7 +95,7 @@ export class Layout {
     const row = this.source.rowOfRank.get(rank);
     if (row === undefined) return;
     if (this.row < READABLE_ROW) {
-      this.view.tall = Math.max(1, Math.min(MOST_ROW, READABLE_ROW) / this.fit);
+      this.view.tall = Math.max(1, READABLE_ROW / this.fit);
       this.fitRows();
     }
     this.view.scroll = (row + 0.5) * this.row - this.room / 2;
