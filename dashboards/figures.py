@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import plotly.graph_objects as go
 
 from ddpdoctor.analysis.buckets import BucketStats
@@ -89,10 +90,9 @@ def excess_map(cells: StepMap, theme: str) -> go.Figure:
     palette = palette_of(theme)
     figure = go.Figure(
         go.Heatmap(
-            z=cells.excess_ms,
+            z=cells.excess_ms.astype(np.float32),
             x=cells.first_sync,
             y=cells.ranks,
-            customdata=cells.last_sync[None, :].repeat(len(cells.ranks), axis=0),
             zmin=0,
             zmax=cells.top_ms,
             colorscale="Cividis",
@@ -201,7 +201,7 @@ def input_map(cells: InputMap, theme: str) -> go.Figure:
     palette = palette_of(theme)
     figure = go.Figure(
         go.Heatmap(
-            z=cells.input_ms,
+            z=cells.input_ms.astype(np.float32),
             x=cells.first_sync,
             y=cells.ranks,
             zmin=0,

@@ -1,7 +1,7 @@
 // Fetches the run: its steps, pictures of many spans, and the single spans of a stretch.
 
 import { LANES_FROM } from "./layout.js";
-import { Tiles } from "./tiles.js";
+import { RETRY_MS, Tiles } from "./tiles.js";
 
 const ARRAYS = {
   u1: Uint8Array, u2: Uint16Array, u4: Uint32Array,
@@ -99,8 +99,8 @@ export class Source {
       },
       (error) => {
         if (error.name === "AbortError" || this.waiting !== asked) return;
-        this.waiting = null;
         this.failure = String(error.message);
+        setTimeout(() => { this.waiting = null; done(); }, RETRY_MS);
         done();
       },
     );

@@ -4,6 +4,7 @@ export const TILE = 512; // columns and rows, as the server makes them
 const FINEST_MS = 0.001; // a bin of a tile of level 0
 const MOST_KEPT = 96;
 const MOST_AT_ONCE = 4; // requests; more of them only wait for each other
+export const RETRY_MS = 2_000; // after a request that failed
 const COARSER = 5; // levels that are tried while a tile is on its way
 
 export class Tiles {
@@ -12,6 +13,7 @@ export class Tiles {
     this.kept = new Map(); // path: bytes, the one used last at the end
     this.asked = new Map(); // path: AbortController
     this.failure = null;
+    this.resting = false; // after a failure
     this.version = 0; // grows with each tile that comes
     this.matrix = null;
   }
@@ -31,7 +33,7 @@ export class Tiles {
       request.abort();
       this.asked.delete(path);
     }
-    for (const path of wanted) {
+    for (const path of this.resting ? [] : wanted) {
       if (this.asked.size >= MOST_AT_ONCE) break;
       if (this.kept.has(path) || this.asked.has(path)) continue;
       this.ask(path, done);
@@ -54,6 +56,8 @@ export class Tiles {
         if (error.name === "AbortError" || this.asked.get(path) !== request) return;
         this.asked.delete(path);
         this.failure = String(error.message);
+        this.resting = true;
+        setTimeout(() => { this.resting = false; done(); }, RETRY_MS);
         done();
       },
     );
