@@ -16,7 +16,7 @@ import numpy as np
 
 from ddpdoctor.analysis.details import CallDetail, SpanDetail, call_detail, span_detail
 from ddpdoctor.analysis.ragged import Ints
-from ddpdoctor.analysis.tiles import phase_tile, pooled_columns, worst_rows
+from ddpdoctor.analysis.tiles import Bins, phase_tile, pooled_columns, worst_rows
 from ddpdoctor.analysis.windowed import WindowTable, next_of_bucket, window_table
 from ddpdoctor.dashboards.links import PlacedFinding
 from ddpdoctor.dashboards.palette import DARK, LIGHT, Palette
@@ -61,16 +61,15 @@ def data_routes(current: Current) -> flask.Blueprint:
     @routes.get("/phases/<int:level>/<int:tile>/<int:each>/<int:strip>")
     def phases(level: int, tile: int, each: int, strip: int) -> flask.Response:
         """TILE bins of 2^level us by at most TILE rows of the worst of `each` ranks."""
-        ranks = len(current.shown.timeline.ranks)
+        shown = current.shown
+        ranks = len(shown.timeline.ranks)
         if level > MOST_LEVEL or max(tile, strip) > MOST_TILE or not 1 <= each <= ranks:
             flask.abort(404)
-        bin_ms = FINEST_MS * 2**level
-        begin = tile * TILE * bin_ms
-        rows = worst_rows(
-            current.shown.blame, strip * TILE * each, TILE, each,
-            current.shown.columns_within(begin, begin + TILE * bin_ms),
-        )  # fmt: skip
-        return _bytes(phase_tile(current.shown.timeline, rows, begin, bin_ms, TILE).tobytes())
+        each_ms = FINEST_MS * 2**level
+        bins = Bins(tile * TILE * each_ms, each_ms, TILE)
+        blame, steps = shown.blame, shown.columns_within(bins.begin_ms, bins.end_ms)
+        rows = worst_rows(blame, strip * TILE * each, TILE, each, steps)
+        return _bytes(phase_tile(shown.timeline, blame, rows, bins).tobytes())
 
     @routes.get("/window")
     def window() -> flask.Response:

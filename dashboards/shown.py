@@ -8,7 +8,7 @@ import numpy as np
 
 from ddpdoctor.analysis.grid import InputMap, StepMap, StepSeries, input_map, pooled, step_series
 from ddpdoctor.analysis.model import Analysis
-from ddpdoctor.analysis.tiles import Bytes, blame_codes
+from ddpdoctor.analysis.tiles import Bytes, blame_by_row
 from ddpdoctor.analysis.timeline import Timeline, build_timeline
 from ddpdoctor.dashboards.links import PlacedFinding, placed_findings
 from ddpdoctor.errors import NotARun
@@ -43,7 +43,7 @@ class Shown:
 
     @cached_property
     def blame(self) -> Bytes:
-        return blame_codes(self.timeline.grid)
+        return blame_by_row(self.timeline)
 
     def columns_within(self, begin_ms: float, end_ms: float) -> slice:
         """The steps of the job that overlap this stretch of time, as columns of the grid."""

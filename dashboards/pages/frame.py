@@ -22,7 +22,11 @@ DECORATION: Final[dict[str, Any]] = {"aria-hidden": "true"}
 
 def named(label: str, **others: str) -> dict[str, Any]:
     """Attributes with a hyphen, which are no Python names; `data_source` becomes data-source."""
-    return {"aria-label": label, **{name.replace("_", "-"): text for name, text in others.items()}}
+    return {"aria-label": label, **attributes(**others)}
+
+
+def attributes(**texts: str) -> dict[str, Any]:
+    return {name.replace("_", "-"): text for name, text in texts.items()}
 
 
 def frame(report: Report, facts: str, relative: Relative, all_runs: str | None = None) -> Component:
@@ -50,7 +54,7 @@ def frame(report: Report, facts: str, relative: Relative, all_runs: str | None =
                         **named("Pages"),
                     ),
                     html.Span(
-                        id="course", role="status", **{"data-source": relative("/data/live")}
+                        id="course", role="status", **attributes(data_source=relative("/data/live"))
                     ),
                     html.Span([html.B(report.name), f" {facts}"], className="run-facts"),
                     html.Button(

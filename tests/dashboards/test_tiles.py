@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 
 from ddpdoctor.analysis.ragged import Ragged, running_reach, starts_of
 from ddpdoctor.analysis.tiles import (
+    CULPRIT,
     LEVELS,
     RECORDED,
+    Bins,
+    blame_by_row,
     blame_codes,
     phase_tile,
     pooled_columns,
@@ -73,7 +76,9 @@ def test_a_bin_shows_the_phase_in_its_middle(
     gaps: list[list[tuple[int, int, int]]], t0: int, wide: int
 ) -> None:
     rows = laid_out(gaps)
-    tile = phase_tile(timeline_of(rows), np.arange(len(rows)), float(t0), float(wide), 9)
+    timeline = timeline_of(rows)
+    nobody = np.zeros((len(rows), len(timeline.grid.syncs)), np.uint8)
+    tile = phase_tile(timeline, nobody, timeline.rows, Bins(float(t0), float(wide), 9))
     for row, spans in enumerate(rows):
         for place in range(9):
             middle = t0 + (place + 0.5) * wide
@@ -96,6 +101,22 @@ def test_blame_is_quiet_but_for_the_culprit() -> None:
     codes = blame_codes(build_timeline(late_analysis()).grid)
     assert set(np.delete(codes, LATE_RANK, axis=0).ravel() >> 4) == {0}
     assert set(codes[LATE_RANK]) == {LEVELS * 16 + RECORDED + Phase.BACKWARD}
+
+
+def test_only_the_phase_that_made_a_rank_late_is_marked() -> None:
+    timeline = build_timeline(late_analysis())
+    blame = blame_by_row(timeline)
+    tile = phase_tile(timeline, blame, timeline.rows, Bins(0.0, timeline.duration_ms / 512, 512))
+    marked = tile >= CULPRIT
+    assert set(np.flatnonzero(marked.any(axis=1))) == {LATE_RANK}
+    assert set(tile[marked]) == {CULPRIT + 1 + Phase.BACKWARD}
+
+
+def test_a_rank_without_a_step_has_a_row_of_nothing() -> None:
+    timeline = build_timeline(late_analysis())
+    more = replace(timeline, ranks=(*timeline.ranks, 9), hosts=(*timeline.hosts, "node0"))
+    assert blame_by_row(more).shape[0] == 5
+    assert not blame_by_row(more)[4].any()
 
 
 def test_pooling_keeps_the_worst_and_ends_with_nothing() -> None:

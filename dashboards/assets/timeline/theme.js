@@ -2,7 +2,9 @@
 
 export const PHASE = { BETWEEN: 0, BLOCKED: 5, WAIT: 6, TRANSFER: 7 };
 const LEVELS = 15; // of blame, in the upper half of a cell; below it, 8 and the phase
-const QUIET = { [PHASE.WAIT]: 0.3, [PHASE.BETWEEN]: 0.35, [PHASE.TRANSFER]: 0.55, [PHASE.BLOCKED]: 0.4 };
+const CULPRIT = 16; // added to a phase that made a rank take longer than the others
+const ORDINARY = 0.45; // strength of a phase that did not
+const QUIET = { [PHASE.WAIT]: 0.16, [PHASE.BETWEEN]: 0.25, [PHASE.TRANSFER]: 0.4, [PHASE.BLOCKED]: 0.3 };
 
 export class Theme {
   constructor(colours) {
@@ -41,11 +43,12 @@ export class Theme {
     return table;
   }
 
-  // By 1 + phase: waiting is quiet, so that the culprit's own time stands out.
+  // By 1 + phase: what is ordinary is pale and waiting is quiet, so that the culprits stand out.
   phaseTable() {
     const table = new Uint32Array(256);
     for (const [phase, colour] of Object.entries(this.phases)) {
-      table[1 + Number(phase)] = packed(blend(colour, this.row, QUIET[phase] ?? 1));
+      table[1 + Number(phase)] = packed(blend(colour, this.row, QUIET[phase] ?? ORDINARY));
+      table[CULPRIT + 1 + Number(phase)] = packed(blend(colour, this.row, 1));
     }
     return table;
   }
