@@ -23,7 +23,20 @@ export class Tooltip {
   }
 
   show(hit, x, y, stage) {
-    this.box.replaceChildren(...this.lines(hit).map(([text, name]) => element("div", text, name)));
+    this.place(this.lines(hit), x, y, stage);
+  }
+
+  // A cell of the picture of the steps.
+  showCell({ row, step, cell }, x, y, stage) {
+    const { meta, whole } = this.source;
+    const level = cell >> 4;
+    const says = level ? `${meta.phases[cell & 7]} takes longer than on the others` : "as long as the others";
+    const at = `rank ${meta.ranks[row]} on ${meta.hosts[row]} · step ${whole.step_sync[step]}`;
+    this.place([[says, "tip-title"], [at], ["a click shows its spans", "dim"]], x, y, stage);
+  }
+
+  place(lines, x, y, stage) {
+    this.box.replaceChildren(...lines.map(([text, name]) => element("div", text, name)));
     this.box.hidden = false;
     const { offsetWidth: wide, offsetHeight: high } = this.box;
     const left = x + 16 + wide > stage.clientWidth ? x - wide - 12 : x + 16;

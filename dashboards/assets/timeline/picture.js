@@ -96,6 +96,24 @@ export class Picture {
     canvas.drawImage(this.sheet, 0, 0, width, height, GUTTER, RULER, width, height);
   }
 
+  // The worst cell under a pixel of the steps: its row, the index of its step, and its byte.
+  cellAt(x, y) {
+    const row = this.layout.rowAt(y);
+    const pixel = Math.round(x - GUTTER);
+    const { picture, from, to, first, last, rows, pool } = this.plan("steps");
+    if (row === null || pixel < 0 || pixel >= from.length || to[pixel] <= from[pixel]) return null;
+    const { cells, stride, first: left } = this.source.tiles.assembled(picture, first, last, rows);
+    const group = row - (row % pool);
+    const found = { row: group, step: 0, cell: 0 };
+    for (let r = group; r < Math.min(group + pool, rows); r++) {
+      for (let c = from[pixel]; c < to[pixel]; c++) {
+        const cell = cells[r * stride + c - left];
+        if (cell > found.cell) Object.assign(found, { row: r, step: c * picture.size, cell });
+      }
+    }
+    return found.cell ? found : null;
+  }
+
   fit(width, height) {
     if (this.image?.width === width && this.image.height === height) return;
     this.sheet.width = width;

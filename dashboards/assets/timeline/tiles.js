@@ -123,6 +123,7 @@ function copy(bytes, cells, stride, left, at, count) {
 export function blamePicture(level) {
   return {
     key: `blame/${level}`,
+    size: 2 ** level,
     coarser: (up) => blamePicture(level + up),
     strips: (tile, rows) => [{ path: `blame/${level}/${tile}`, at: 0, count: rows }],
   };
