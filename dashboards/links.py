@@ -12,6 +12,12 @@ from ddpdoctor.checks import CheckResult
 from ddpdoctor.findings import Finding
 from ddpdoctor.report import Report
 
+PAGES_OF: Final = {  # by the group of a check's code: where its numbers are
+    "DD1": ("/ranks", "Ranks"),
+    "DD2": ("/buckets", "Buckets"),
+    "DD3": ("/data-loading", "Data"),
+    "DD9": ("/stacks", "Stacks"),
+}
 VIEW_KEYS: Final = ("t0", "t1", "rank", "sync", "sel")  # what the timeline reads from a link
 
 
@@ -23,6 +29,11 @@ class PlacedFinding:
     result: CheckResult
     finding: Finding
     query: str | None
+
+    @property
+    def page(self) -> tuple[str, str] | None:
+        """Path and name of the page with its numbers."""
+        return PAGES_OF.get(self.result.code[:3])
 
 
 def placed_findings(report: Report, grid: StepGrid) -> list[PlacedFinding]:

@@ -260,6 +260,9 @@ def _finding_side(placed: PlacedFinding, relative: Relative) -> list[Component]:
                 className="button accent",
             )
         )
+    if placed.page is not None:
+        path, name = placed.page
+        parts.append(html.A(name, href=relative(path), className="button"))
     return parts
 
 

@@ -55,9 +55,7 @@ def test_every_page_of_a_sample(page: Page, sample: str) -> None:
             assert page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
-@pytest.mark.parametrize(
-    "sample", [name for name in sample_names() if name not in ("healthy", "repeated-samples")]
-)
+@pytest.mark.parametrize("sample", [name for name in sample_names() if name != "healthy"])
 def test_from_the_overview_to_the_cause_in_few_clicks(page: Page, sample: str) -> None:
     """What is to be read first is named on the overview, and a click shows where it is."""
     report = report_of(sample_folder(sample))
