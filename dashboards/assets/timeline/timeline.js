@@ -64,6 +64,10 @@ export class Timeline {
     const span = view.t1 - view.t0;
     const [sawWhole, sawEnd] = [span >= before * 0.95, view.t1 >= before * 0.995];
     await source.reopen();
+    if (view.sel) { // spans are numbered anew
+      view.sel = null;
+      this.showSelection(false);
+    }
     this.findings = source.meta.findings.filter((finding) => finding.query);
     this.painter.refresh();
     this.minimap.refresh();
