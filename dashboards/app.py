@@ -57,7 +57,8 @@ def create_app(  # noqa: PLR0913  keywords
     report's run, where it was built already. With `follow`, a run that is still written is read
     again as it grows. `all_runs` is the path of the list that it was chosen from.
     """
-    current = Current(report, timeline)
+    follower = Follower(report) if follow else None
+    current = Current(follower.report if follower else report, timeline)
     app = Dash(
         __name__,
         title=f"{report.name} · ddpdoctor {__version__}",
@@ -73,8 +74,8 @@ def create_app(  # noqa: PLR0913  keywords
     for routes in (data_routes(current), export_routes(current)):
         app.server.register_blueprint(routes, url_prefix="/data")
     app.index_string = document(app.get_asset_url)
-    if follow:
-        start_following(current, Follower.of(report))
+    if follower:
+        start_following(current, follower)
     app.layout = frame(report, current.shown.facts, app.get_relative_path, all_runs)
     _callbacks(app, current)
     add_headers(app.server, [f"'{each.strip(chr(39))}'" for each in app.csp_hashes()])

@@ -25,5 +25,5 @@ def _follow(current: Current, follower: Follower) -> None:
         report = follower.look()
         if report is not None:
             current.show(report)
-        current.course, current.quiet_s = follower.course, follower.quiet_s()
+        current.course, current.still_s = follower.course, follower.still_s
         time.sleep(max(EVERY_S, REST * (time.monotonic() - began)))

@@ -41,8 +41,8 @@ def data_routes(current: Current) -> flask.Blueprint:
     @routes.get("/live")
     def live() -> flask.Response:
         """Asked each second: whether there is something new to show."""
-        quiet_s = round(current.quiet_s, 1)
-        state = {"version": current.version, "course": current.course.value, "quiet_s": quiet_s}
+        still_s = round(current.still_s, 1)
+        state = {"version": current.version, "course": current.course.value, "still_s": still_s}
         return _json(state)
 
     @routes.get("/steps")

@@ -73,7 +73,7 @@ class Current:
         self.shown.prepare()
         self.version = 0
         self.course = Course.ENDED
-        self.quiet_s = 0.0
+        self.still_s = 0.0
 
     def show(self, report: Report) -> None:
         shown = Shown(report)

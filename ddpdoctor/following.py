@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -19,10 +19,10 @@ from ddpdoctor.report import Report, run_report
 from ddpdoctor.runfolders import attempt_folder
 from ddpdoctor.tracefile import Run, load_run
 
-STILL_S: Final = 4.0  # without a record: longer than the sentinel of a rank takes to note a stall
+GONE_S: Final = 5.0  # a recorder that lives writes to its file each second, also in a hang
 LOOK_S: Final = 6.0  # for the look at the processes of a job that stands still
 HANG: Final = "DD9"
-Signature = tuple[tuple[str, int, int], ...]
+Signature = tuple[tuple[str, int, int], ...]  # name, when it was written, bytes
 
 
 class Course(StrEnum):
@@ -30,7 +30,7 @@ class Course(StrEnum):
 
     ENDED = "ended"  # all ranks closed their record
     RUNNING = "running"
-    STILL = "standing still"  # open, and nothing was written for a while
+    STILL = "standing still"  # each rank noted that nothing moves, or is gone without a word
 
 
 def first_report(path: Path | None) -> Report:
@@ -39,69 +39,78 @@ def first_report(path: Path | None) -> Report:
     return run_report(analysis, run_checks(analysis))
 
 
-@dataclass
 class Follower:
-    """Looks at a run's folder each time it is asked."""
+    """Looks at a run's folder each time it is asked. `now` is the time of the files' clock."""
 
-    folder: Path
-    now: Callable[[], float] = time.time
-    _seen: Signature = ()
-    _judged_still: bool = field(default=False)
-    course: Course = Course.ENDED
-
-    @classmethod
-    def of(cls, report: Report) -> Follower:
-        """Of the report that is shown already. A hang is judged anew, with its processes."""
+    def __init__(self, report: Report, now: Callable[[], float] = time.time) -> None:
         if report.analysis is None:
             raise ValueError("only a recorded run can be followed")
-        run = report.analysis.run
-        made = cls(attempt_folder(run.path))
-        made._seen = made._signature()
-        made.course = Course.ENDED if _is_closed(run) else Course.RUNNING
-        return made
+        self._folder = attempt_folder(report.analysis.run.path)
+        self._now = now
+        self._still_since = 0.0
+        self.course = Course.RUNNING
+        files = list(self._files())
+        self.report = self._judged(report)  # the given one, as it is to be shown now
+        self._seen = self._signature(files)
 
     def look(self) -> Report | None:
         """A new report where the run has grown, or has come to stand still; else None."""
-        signature = self._signature()
-        grown, self._seen = signature != self._seen, signature
-        still = self.course is not Course.ENDED and self.quiet_s() >= STILL_S
-        if not grown and (not still or self._judged_still):
+        files = list(self._files())
+        if self._signature(files) == self._seen:
             return None
-        self._judged_still = still
         try:
-            report = first_report(self.folder)
+            self.report = self._judged(first_report(self._folder))
         except (DdpDoctorError, OSError):
             return None  # it is being moved, or its files are damaged: what is shown stays
-        return self._judged(report, still)
+        finally:
+            self._seen = self._signature(files)
+        return self.report
 
-    def _judged(self, report: Report, still: bool) -> Report:
-        assert report.analysis is not None  # noqa: S101  first_report always has one
+    @property
+    def still_s(self) -> float:
+        """For how long it has been known to stand still."""
+        return self._now() - self._still_since if self.course is Course.STILL else 0.0
+
+    def _judged(self, report: Report) -> Report:
+        assert report.analysis is not None  # noqa: S101  that of a recorded run
         run = report.analysis.run
-        if _is_closed(run):
-            self.course = Course.ENDED
+        before, self.course = self.course, self._course_of(run)
+        if self.course is Course.ENDED:
             return report
-        self.course = Course.STILL if still else Course.RUNNING
-        if not still:
+        if self.course is Course.RUNNING:
             return replace(report, results=tuple(map(_not_yet, report.results)))
+        if before is not Course.STILL:
+            self._still_since = self._now()
         return _with_processes(report, run)
 
-    def quiet_s(self) -> float:
-        """Seconds since a rank wrote a record."""
-        written = [mtime for name, mtime, _ in self._seen if name.endswith(".ddt")]
-        return self.now() - max(written, default=0) / 1e9
+    def _course_of(self, run: Run) -> Course:
+        open_ranks = [trace for trace in run.ranks if not trace.closed]
+        if not open_ranks:
+            return Course.ENDED
+        gone = {name for name, written_ns, _ in self._files() if self._is_gone(written_ns)}
+        still = all(trace.stall is not None or trace.path.name in gone for trace in open_ranks)
+        return Course.STILL if still else Course.RUNNING
 
-    def _signature(self) -> Signature:
+    def _is_gone(self, written_ns: int) -> bool:
+        return self._now() - written_ns / 1e9 > GONE_S
+
+    def _signature(self, files: list[tuple[str, int, int]]) -> Signature:
+        """What tells that it has changed. In a hang the recorder goes on to write that it lives."""
         entries = []
-        with os.scandir(self.folder) as found:
+        for name, written_ns, size in files:
+            is_record = name.endswith(".ddt")
+            if is_record and (self.course is Course.STILL or self._is_gone(written_ns)):
+                entries.append((name, 0, int(self._is_gone(written_ns))))
+            else:
+                entries.append((name, written_ns, size))
+        return tuple(sorted(entries))
+
+    def _files(self) -> Iterator[tuple[str, int, int]]:
+        with os.scandir(self._folder) as found:
             for entry in found:
                 if entry.name.startswith("rank"):
                     state = entry.stat()
-                    entries.append((entry.name, state.st_mtime_ns, state.st_size))
-        return tuple(sorted(entries))
-
-
-def _is_closed(run: Run) -> bool:
-    return all(trace.closed for trace in run.ranks)
+                    yield entry.name, state.st_mtime_ns, state.st_size
 
 
 def _not_yet(result: CheckResult) -> CheckResult:

@@ -3,8 +3,8 @@
   const EVERY_MS = 1000;
   let version = null;
 
-  function say(box, { course, quiet_s }) {
-    const words = { running: "live", "standing still": `no record for ${Math.round(quiet_s)} s`, ended: "ended" };
+  function say(box, { course, still_s }) {
+    const words = { running: "live", "standing still": `stands still for ${Math.round(still_s)} s`, ended: "ended" };
     box.textContent = words[course] ?? course;
     box.dataset.course = course;
   }

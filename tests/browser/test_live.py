@@ -67,5 +67,5 @@ def test_a_run_that_hangs_shows_the_verdict_on_top(page: Page, tmp_path: Path) -
         time.sleep(2)
         with dashboard(run) as address:
             open_timeline(page, address)
-            expect(page.locator("#course")).to_contain_text("no record for", timeout=WAIT_MS)
+            expect(page.locator("#course")).to_contain_text("stands still", timeout=WAIT_MS)
             expect(page.locator("#verdict")).to_contain_text("rank 1", timeout=WAIT_MS)
