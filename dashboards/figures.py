@@ -159,7 +159,9 @@ def excess_bars(excesses: PhaseExcesses, theme: str) -> go.Figure:
     )
     _style(figure, palette, CHART_PX)
     figure.update_layout(barmode="relative", bargap=0.15)
-    figure.update_xaxes(title_text="rank", title_standoff=8, showgrid=False, tickformat="d")
+    figure.update_xaxes(
+        title_text="rank", title_standoff=8, showgrid=False, zeroline=False, tickformat="d"
+    )
     figure.update_yaxes(title_text="ms over the others", title_standoff=8)
     return figure
 

@@ -143,7 +143,7 @@ def buckets_sheet(analysis: Analysis) -> Sheet:
     return Sheet(
         "Buckets", columns, tuple(map(_bucket_row, bucket_stats(analysis))),
         "No bucket of DDP was seen in a counted step. Buckets are told apart where the model is "
-        "wrapped by ddpdoctor.wrap, or started by `ddpdoctor run`, and steps are recorded in "
+        "wrapped by ddpdoctor.wrap, or started by ddpdoctor run, and steps are recorded in "
         "detail; a comm hook or an own gradient reduction hides them.",
     )  # fmt: skip
 
@@ -237,7 +237,7 @@ def last_sheet(analysis: Analysis) -> Sheet:
     return Sheet(
         "Where ranks stood at the end", columns, tuple(map(_last_row, last_seen(analysis))),
         "No rank stood still, and none was told to end. For a job that hangs now, "
-        "`ddpdoctor diagnose` takes the stacks of all ranks.",
+        "ddpdoctor diagnose takes the stacks of all ranks.",
     )  # fmt: skip
 
 

@@ -145,7 +145,7 @@ def _export() -> Component:
         ("csv", "Table of the view (CSV)"), ("trace", "Trace for Perfetto or Chrome"),
     )  # fmt: skip
     items = [html.A(text, href="#", download="", **named(text, data_kind=k)) for k, text in kinds]
-    return html.Details([html.Summary("Export", className="button"), *items], id="export")
+    return html.Details([html.Summary("Export", className="button"), html.Div(items)], id="export")
 
 
 def _button(name: str, text: str, title: str) -> Component:
