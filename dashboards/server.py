@@ -22,8 +22,6 @@ class CannotServe(DdpDoctorError):
 
 
 class _QuietHandler(WSGIRequestHandler):
-    protocol_version = "HTTP/1.1"  # keeps connections: the timeline asks often and for little
-
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         pass
 
