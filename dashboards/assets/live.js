@@ -1,7 +1,10 @@
 // Follows a run that is still written: asks each second, and shows what is new.
 (function () {
   const EVERY_MS = 1000;
+  const PAGE_MS = 5000; // a page that is made anew more often cannot be read
   let version = null;
+  let course = null;
+  let renewed = performance.now();
 
   function say(box, { course, still_s }) {
     const words = { running: "live", "standing still": `stands still for ${Math.round(still_s)} s`, ended: "ended" };
@@ -26,16 +29,22 @@
       return;
     }
     say(box, state);
-    if (version !== null && state.version !== version) renew(state.version);
-    version = state.version;
+    if (version === null || renew(state)) version = state.version;
+    course = state.course;
     if (state.course !== "ended") setTimeout(ask, EVERY_MS);
   }
 
-  // The timeline grows in place; other pages are made anew.
-  function renew(now) {
+  // The timeline grows in place. Other pages are made anew now and then, at once where the job has
+  // come to stand still or has ended, and not while a part of them is unfolded to be read.
+  function renew(state) {
+    if (state.version === version) return true;
     const canvas = document.getElementById("timeline");
+    const turned = state.course !== course;
     if (canvas) canvas.timeline?.grow();
-    else window.dash_clientside.set_props("version", { data: now });
+    else if (!turned && (performance.now() - renewed < PAGE_MS || document.querySelector("#page details[open]"))) return false;
+    else window.dash_clientside.set_props("version", { data: state.version });
+    renewed = performance.now();
+    return true;
   }
 
   ask();
