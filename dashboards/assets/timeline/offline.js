@@ -3,6 +3,7 @@
 import { indexOfId } from "./bisect.js";
 import { Source } from "./data.js";
 
+const ROUNDED_MS = 0.01; // addresses hold times to a microsecond
 const MOST_DRAWN = 20_000; // spans; what is more shows as cells
 
 export class OfflineSource extends Source {
@@ -36,7 +37,7 @@ export class OfflineSource extends Source {
 
   covers(view) {
     const { t0, t1 } = this.spans;
-    return Math.max(view.t0, 0) >= t0 && Math.min(view.t1, this.meta.duration) <= t1;
+    return Math.max(view.t0, 0) >= t0 - ROUNDED_MS && Math.min(view.t1, this.meta.duration) <= t1 + ROUNDED_MS;
   }
 
   // Single spans where the file has them, steps elsewhere.
