@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from ddpdoctor.analysis.standings import host_standings, phase_excesses, rank_st
 from ddpdoctor.analysis.timeline import build_timeline
 from ddpdoctor.analysis.windowed import next_of_bucket, window_table
 from ddpdoctor.dashboards.app import CHARTS, PAGES
-from ddpdoctor.dashboards.offline import markup
+from ddpdoctor.dashboards.offline import ASSETS, Stretch, TooMuch, bundle, markup, page_of
 from ddpdoctor.dashboards.shown import Shown
 from ddpdoctor.events import Phase
 from ddpdoctor.modelevents import BatchRun, ModelFacts
@@ -177,3 +178,24 @@ def test_checks_page_has_every_check_and_the_reason_of_those_skipped(late: Shown
 def test_names_from_traces_are_escaped_in_files() -> None:
     shown = markup(html.P("<img src=x>", title='"><b>'))
     assert shown == '<p title="&quot;&gt;&lt;b&gt;">&lt;img src=x&gt;</p>'
+
+
+def test_the_scripts_of_a_file_import_nothing() -> None:
+    scripts = bundle()
+    assert not re.search(r"^(import|export) ", scripts, re.MULTILINE)
+    modules = [path.stem for path in (ASSETS / "timeline").glob("*.js")]
+    assert sorted(re.findall(r"^const module_(\w+) = ", scripts, re.MULTILINE)) == sorted(modules)
+
+
+def test_a_file_holds_the_stretch_and_asks_for_nothing(late: Shown) -> None:
+    rows = late.timeline.rows
+    text = page_of(late, Stretch(100.0, 200.0, rows, "?t0=100.000&t1=200.000"))
+    assert "http" not in text.replace("http-equiv", "")
+    assert '"t0=100.000&t1=200.000"' in text
+    assert 'src="' not in text
+
+
+def test_too_much_for_one_file_is_a_sentence(late: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddpdoctor.dashboards.offline.MOST_SPANS", 10)
+    with pytest.raises(TooMuch, match="too many for one page"):
+        page_of(late, Stretch(0.0, 500.0, late.timeline.rows))
