@@ -98,7 +98,10 @@ def _phase_codes(timeline: Timeline, blame: Bytes, rows: Ints, ranges: Ranges) -
     if not len(syncs):
         return np.asarray(phase + np.uint8(1))
     sync = spans.sync[index]
-    column = np.minimum(np.searchsorted(syncs, sync), len(syncs) - 1)
+    if syncs[-1] - syncs[0] + 1 == len(syncs):  # no step is missing on all ranks
+        column = np.clip(sync - syncs[0], 0, len(syncs) - 1)
+    else:
+        column = np.minimum(np.searchsorted(syncs, sync), len(syncs) - 1)
     code = blame[rows[ranges.rows()], column]
     blamed = (code >= CULPRIT) & (code % RECORDED == phase) & (syncs[column] == sync)
     return np.asarray(phase + 1 + CULPRIT * blamed, np.uint8)

@@ -11,6 +11,7 @@ const WHOLE_BELOW = 60_000; // spans of a run that is fetched at once
 const MOST_IN_VIEW = 8_000; // spans drawn singly; what is more takes longer than a frame
 const FEW_IN_VIEW = 2_000; // so few are always drawn singly
 const LEAST_ROW_PX = 3; // of single spans, where they are many
+const MOST_FETCHED = 24_000; // spans of a view with its margins, roughly
 const LEAST_STEP_PX = 7; // a step narrower than this shows as one cell
 
 export class Source {
@@ -73,16 +74,25 @@ export class Source {
       && held.r0 <= first && held.r1 >= last;
   }
 
+  // By how much of the view a fetch is wider on either side: less where spans are many.
+  margin(view, rows) {
+    const { meta } = this;
+    const share = Math.min(1, (view.t1 - view.t0) / (meta.duration || 1));
+    const inView = ((meta.spans + meta.calls) * share * rows) / (meta.ranks.length || 1);
+    return Math.min(1, Math.max(0.1, (MOST_FETCHED / Math.max(1, inView) - 1) / 3));
+  }
+
   // Wider than the view, so that a small move needs no request. One request at a time.
   need(view, [first, last], done) {
     if (this.covers(view, [first, last])) return;
     if (this.waiting && this.covers(view, [first, last], this.waiting)) return;
     const { meta } = this;
     const whole = meta.spans + meta.calls <= WHOLE_BELOW;
-    const span = view.t1 - view.t0;
+    const part = this.margin(view, last - first);
+    const span = (view.t1 - view.t0) * part;
     const t0 = whole ? 0 : Math.max(0, view.t0 - span);
     const t1 = whole ? meta.duration : Math.min(meta.duration, view.t1 + span);
-    const more = Math.ceil((last - first) / 2);
+    const more = Math.ceil(((last - first) * part) / 2);
     const r0 = whole ? 0 : Math.max(0, first - more);
     const r1 = whole ? meta.ranks.length : Math.min(meta.ranks.length, last + more);
     if (this.request) this.request.abort();
