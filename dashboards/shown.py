@@ -12,7 +12,7 @@ from ddpdoctor.analysis.tiles import Bytes, blame_by_row
 from ddpdoctor.analysis.timeline import Timeline, build_timeline
 from ddpdoctor.dashboards.links import PlacedFinding, placed_findings
 from ddpdoctor.errors import NotARun
-from ddpdoctor.following import Course
+from ddpdoctor.following import course_unseen
 from ddpdoctor.report import Report
 
 MAP_COLUMNS = 400  # of the heat map: about as many as it has pixels for
@@ -72,7 +72,7 @@ class Current:
         self.shown = Shown(report, timeline)
         self.shown.prepare()
         self.version = 0
-        self.course = Course.ENDED
+        self.course = course_unseen(self.shown.analysis.run)
         self.still_s = 0.0
 
     def show(self, report: Report) -> None:

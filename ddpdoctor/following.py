@@ -30,7 +30,13 @@ class Course(StrEnum):
 
     ENDED = "ended"  # all ranks closed their record
     RUNNING = "running"
+    OPEN = "not closed"  # nobody follows it: killed, hanging or running
     STILL = "standing still"  # each rank noted that nothing moves, or is gone without a word
+
+
+def course_unseen(run: Run) -> Course:
+    """What a run says of itself that nobody follows."""
+    return Course.ENDED if all(trace.closed for trace in run.ranks) else Course.OPEN
 
 
 def first_report(path: Path | None) -> Report:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.checks import Outcome
-from ddpdoctor.following import GONE_S, Course, Follower, first_report
+from ddpdoctor.following import GONE_S, Course, Follower, course_unseen, first_report
 from ddpdoctor.report import Report
 from ddpdoctor.samples import sample_folder
+from ddpdoctor.tracefile import load_run
 
 RANKS = ("rank00000.ddt", "rank00001.ddt", "rank00002.ddt")
 
@@ -101,6 +102,11 @@ def test_a_run_that_has_ended_is_shown_as_it_is() -> None:
     follower = Follower(report)
     assert follower.course is Course.ENDED
     assert follower.report is report
+
+
+def test_what_a_run_says_of_itself() -> None:
+    for sample, course in (("healthy", Course.ENDED), ("hang", Course.OPEN)):
+        assert course_unseen(load_run(sample_folder(sample))) is course
 
 
 def test_files_that_cannot_be_read_leave_what_is_shown(hanging: Path) -> None:

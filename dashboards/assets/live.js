@@ -7,7 +7,7 @@
   let renewed = performance.now();
 
   function say(box, { course, still_s }) {
-    const words = { running: "live", "standing still": `stands still for ${Math.round(still_s)} s`, ended: "ended" };
+    const words = { running: "live", "standing still": `stands still${still_s >= 1 ? ` for ${Math.round(still_s)} s` : ""}`, ended: "ended", "not closed": "record not closed" };
     box.textContent = words[course] ?? course;
     box.dataset.course = course;
   }
@@ -31,7 +31,7 @@
     say(box, state);
     if (version === null || renew(state)) version = state.version;
     course = state.course;
-    if (state.course !== "ended") setTimeout(ask, EVERY_MS);
+    if (!["ended", "not closed"].includes(state.course)) setTimeout(ask, EVERY_MS);
   }
 
   // The timeline grows in place. Other pages are made anew now and then, at once where the job has

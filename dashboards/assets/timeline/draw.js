@@ -83,7 +83,9 @@ export class Painter {
     const [first, last] = layout.visibleRows();
     const taken = [];
     const name = (row, late) => {
-      const y = layout.top(row) + layout.row / 2;
+      const middle = layout.top(row) + layout.row / 2;
+      // a name is as tall as many low rows: the first and the last must not be cut off
+      const y = layout.row < LABEL_PX ? Math.min(layout.height - 7, Math.max(RULER + 7, middle)) : middle;
       if (taken.some((other) => Math.abs(other - y) < LABEL_PX)) return;
       taken.push(y);
       const rank = source.meta.ranks[row];
