@@ -90,6 +90,7 @@ def test_search_for_a_bucket_selects_it_and_the_panel_names_the_last(page: Page,
     box.press("Enter")
     until(page, "/^call-\\d+$/.test(view.sel) && view.rank === '0'")
     expect(page.locator("#selection")).to_contain_text("bucket 1")
+    expect(page.locator("#selection")).to_contain_text("Step12")
     expect(page.locator("#selection .arrival").first).to_contain_text("rank 1")
 
 

@@ -35,7 +35,7 @@ export class Search {
 
   step(value) {
     const target = this.actions.view.aroundStep(Number(value));
-    return target && { target };
+    return target && { target, from: this.source.whole.step_begin[this.source.indexOfSync.get(Number(value))] };
   }
 
   rank(value) {
@@ -54,7 +54,7 @@ export class Search {
   // The bucket's next all-reduce from the middle of the view on, or of the step beside it.
   async bucket(value, place) {
     const { view } = this.actions;
-    const from = place.target ? place.target.t0 : (view.t0 + view.t1) / 2;
+    const from = place.from ?? (view.t0 + view.t1) / 2;
     const rank = place.rank ?? view.rank ?? this.source.meta.ranks[0];
     const answer = await this.source.json(`bucket/${Number.parseInt(value, 10) || 0}?rank=${rank}&from=${from}`).catch(() => null);
     if (!answer) return null;
