@@ -132,6 +132,7 @@ def meta_of(shown: Shown) -> dict[str, Any]:
         "ranks": timeline.ranks,
         "hosts": timeline.hosts,
         "split": Phase.WAIT in timeline.grid.phases,
+        "stands": timeline.stands,
         "clock_error": timeline.clock_error_ms,
         "spans": len(timeline.spans.id),
         "calls": len(timeline.calls.id) + len(timeline.marks.rank),

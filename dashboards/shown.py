@@ -27,7 +27,7 @@ class Shown:
         self.report = report
         self.analysis: Analysis = report.analysis
         self.timeline = timeline or build_timeline(report.analysis)
-        self.findings: list[PlacedFinding] = placed_findings(report, self.timeline.grid)
+        self.findings: list[PlacedFinding] = placed_findings(report, self.timeline)
 
     @cached_property
     def series(self) -> StepSeries:

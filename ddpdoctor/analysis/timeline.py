@@ -7,6 +7,7 @@ as they can be: a run may have tens of millions of them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,7 +19,7 @@ from ddpdoctor.analysis.grid import StepGrid, build_grid
 from ddpdoctor.analysis.marked import Marks, build_marks
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.ragged import Floats, Ints, Numbers, Ragged, running_reach, starts_of
-from ddpdoctor.events import Flag, Phase
+from ddpdoctor.events import Flag, Phase, Stall
 from ddpdoctor.matching import is_matched
 
 Bools = npt.NDArray[np.bool_]
@@ -126,6 +127,7 @@ class Timeline:
     grid: StepGrid
     marks: Marks
     clock_error_ms: float | None = 0.0  # None: the ranks' clocks cannot be compared
+    stands: bool = False  # its end is that of ranks that noted that they stand still
 
     @cached_property
     def rows(self) -> Ints:
@@ -159,17 +161,22 @@ class Timeline:
 def build_timeline(analysis: Analysis) -> Timeline:
     tables = analysis.tables
     clock = tables.clock
-    origin_ns, latest_ns = _extent(tables.segments, tables.collectives)
+    origin_ns, recorded_ns = _extent(tables.segments, tables.collectives)
     infos = [trace.info for trace in analysis.run.ranks]
+    standing = {trace.info.rank: trace.stall for trace in analysis.run.ranks if trace.stall}
+    stood_s = max((stall.seconds for stall in standing.values()), default=0.0)
+    latest_ns = recorded_ns + int(stood_s * 1e9)
+    spans = _spans(tables.segments, tables.steps, origin_ns, clock.comparable)
     return Timeline(
         (latest_ns - origin_ns) / _NS_PER_MS,
         tuple(info.rank for info in infos),
         tuple(info.host for info in infos),
-        _spans(tables.segments, tables.steps, origin_ns, clock.comparable),
+        with_standing(spans, standing, (latest_ns - origin_ns) / _NS_PER_MS, clock.comparable),
         _calls(tables.collectives, tables.steps, origin_ns, latest_ns, clock.comparable),
         build_grid(analysis, origin_ns),
         build_marks(analysis.run, tables, origin_ns),
         clock.error_ns / _NS_PER_MS if clock.comparable else None,
+        bool(standing),
     )
 
 
@@ -223,6 +230,30 @@ def _spans(segments: pd.DataFrame, steps: pd.DataFrame, origin_ns: int, split: b
         phase.astype(np.uint8),
         (_ints(frame, "begin_ns") - origin_ns) / _NS_PER_MS,
         (_ints(frame, "end_ns") - origin_ns) / _NS_PER_MS,
+    )
+
+
+def with_standing(spans: Spans, standing: Mapping[int, Stall], end_ms: float, split: bool) -> Spans:
+    """The spans, and where ranks stand still, up to the moment in which they noted it."""
+    added = []
+    for rank, stall in standing.items():
+        own = np.flatnonzero(spans.rank == rank)
+        begin = float(spans.end_ms[own[-1]]) if len(own) else 0.0
+        is_wait = split and stall.phase is Phase.BLOCKED
+        added.append((rank, Phase.WAIT if is_wait else stall.phase, begin, end_ms))
+    if not added:
+        return spans
+    rank, phase, begins, ends = np.array(added, np.float64).T
+    order = np.lexsort(
+        (np.append(spans.begin_ms, begins), np.append(spans.rank, rank.astype(np.int32)))
+    )
+    return Spans(
+        np.arange(len(order), dtype=np.uint32),
+        np.append(spans.rank, rank.astype(np.int32))[order],
+        np.append(spans.sync, np.full(len(rank), NOT_STEP, np.int32))[order],
+        np.append(spans.phase, phase.astype(np.uint8))[order],
+        np.append(spans.begin_ms, begins)[order],
+        np.append(spans.end_ms, ends)[order],
     )
 
 

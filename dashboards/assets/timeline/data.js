@@ -10,6 +10,7 @@ const ARRAYS = {
 const WHOLE_BELOW = 60_000; // spans of a run that is fetched at once
 const MOST_IN_VIEW = 8_000; // spans drawn singly; what is more takes longer than a frame
 const FEW_IN_VIEW = 2_000; // so few are always drawn singly
+const STANDING_SHARE = 0.1; // of the view, in which ranks stand still
 const LEAST_ROW_PX = 3; // of single spans, where they are many
 const MOST_FETCHED = 24_000; // spans of a view with its margins, roughly
 const LEAST_STEP_PX = 7; // a step narrower than this shows as one cell
@@ -65,8 +66,15 @@ export class Source {
     const shown = meta.spans + (layout.row >= LANES_FROM ? meta.calls : 0);
     const drawn = (shown * share * (last - first)) / (meta.ranks.length || 1);
     if (drawn <= FEW_IN_VIEW) return "spans";
-    if (stepPx < LEAST_STEP_PX && this.whole.step_sync.length) return "steps";
+    if (stepPx < LEAST_STEP_PX && !this.showsStanding(view) && this.whole.step_sync.length) return "steps";
     return drawn <= MOST_IN_VIEW && layout.row >= LEAST_ROW_PX ? "spans" : "phases";
+  }
+
+  // Where ranks stand at the end there are no steps to tell them by.
+  showsStanding(view) {
+    const { step_end } = this.whole;
+    const last = step_end.length ? step_end[step_end.length - 1] : 0;
+    return this.meta.stands && Math.min(view.t1, this.meta.duration) - last > STANDING_SHARE * (view.t1 - view.t0);
   }
 
   covers(view, [first, last], held = this.spans) {

@@ -42,11 +42,13 @@ export class SpanPainter {
     const { layout, view } = this;
     const { columns, spanRows } = this.source.spans;
     const { span_begin: begin, span_end: end, span_phase: phases, span_sync: sync } = columns;
+    const { duration: length, stands } = this.source.meta;
     const [first, last] = spanRows[row];
     let painted = -Infinity;
     for (let i = firstAbove(end, view.t0, first, last); i < last && begin[i] < view.t1; i++) {
       const phase = phases[i];
-      if (sync[i] < 0 && phase === PHASE.BETWEEN) continue;
+      // outside the steps nothing is known to happen, but where a rank stands at the end
+      if (sync[i] < 0 && phase === PHASE.BETWEEN && !(stands && end[i] >= length - 0.01)) continue;
       const x0 = layout.x(begin[i]);
       const x1 = layout.x(end[i]);
       if (x1 - painted < LEAST_PX) continue;

@@ -35,7 +35,7 @@ export class View {
   // What a link without a place shows: the steps, with a little of what is before and after.
   steps() {
     const { step_begin, step_end } = this.source.whole;
-    if (!step_begin.length) return this.whole();
+    if (!step_begin.length || this.source.meta.stands) return this.whole();
     const [begin, end] = [step_begin[0], step_end[step_end.length - 1]];
     const margin = (end - begin) * 0.01;
     return { t0: begin - margin, t1: end + margin };
