@@ -36,6 +36,7 @@ export class OfflineSource extends Source {
   need() {}
 
   covers(view) {
+    if (!this.spans) return false;
     const { t0, t1 } = this.spans;
     return Math.max(view.t0, 0) >= t0 - ROUNDED_MS && Math.min(view.t1, this.meta.duration) <= t1 + ROUNDED_MS;
   }
