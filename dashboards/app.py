@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import cached_property
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import plotly.graph_objects as go
@@ -12,37 +11,54 @@ from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
 
 from ddpdoctor import __version__
-from ddpdoctor.analysis.grid import StepMap, StepSeries, pooled, step_series
+from ddpdoctor.analysis.buckets import bucket_stats
 from ddpdoctor.analysis.headline import headline
-from ddpdoctor.analysis.model import Analysis
-from ddpdoctor.analysis.timeline import Timeline, build_timeline
-from ddpdoctor.dashboards.figures import excess_map, rank_bars, step_areas
-from ddpdoctor.dashboards.links import PlacedFinding, placed_findings
-from ddpdoctor.dashboards.pages.frame import document, frame, not_found
+from ddpdoctor.analysis.standings import phase_excesses
+from ddpdoctor.analysis.timeline import Timeline
+from ddpdoctor.dashboards.exports import export_routes
+from ddpdoctor.dashboards.figures import (
+    bucket_bars,
+    excess_bars,
+    excess_map,
+    input_map,
+    rank_bars,
+    step_areas,
+)
+from ddpdoctor.dashboards.live import start_following
+from ddpdoctor.dashboards.pages.buckets import buckets_page
+from ddpdoctor.dashboards.pages.checks import checks_page
+from ddpdoctor.dashboards.pages.data import data_page
+from ddpdoctor.dashboards.pages.frame import Relative, document, frame, not_found
 from ddpdoctor.dashboards.pages.overview import overview
+from ddpdoctor.dashboards.pages.ranks import ranks_page
+from ddpdoctor.dashboards.pages.stacks import stacks_page
 from ddpdoctor.dashboards.pages.timeline import timeline_page
 from ddpdoctor.dashboards.routes import data_routes
 from ddpdoctor.dashboards.safety import add_headers, guard
-from ddpdoctor.errors import NotARun
+from ddpdoctor.dashboards.shown import Current, Shown
+from ddpdoctor.following import Follower
 from ddpdoctor.report import Report
 
-MAP_COLUMNS = 400  # of the heat map: about as many as it has pixels for
-CELL_COLUMNS = 2000  # of the timeline zoomed out
 
-
-def create_app(
+def create_app(  # noqa: PLR0913  keywords
     report: Report,
     *,
     token: str | None,
     allowed_hosts: Iterable[str] = (),
     prefix: str = "/",
+    timeline: Timeline | None = None,
+    follow: bool = False,
+    all_runs: str | None = None,
 ) -> Dash:
     """`token=None` lets everyone in who reaches the port; only for a server on 127.0.0.1.
 
     `allowed_hosts` are host names trusted beside those of the local machine, `prefix` is the path
-    under which a proxy shows the app, stripped before it reaches the app.
+    under which a proxy shows the app, stripped before it reaches the app. `timeline` is that of the
+    report's run, where it was built already. With `follow`, a run that is still written is read
+    again as it grows. `all_runs` is the path of the list that it was chosen from.
     """
-    shown = _Shown(report)
+    follower = Follower(report) if follow else None
+    current = Current(follower.report if follower else report, timeline)
     app = Dash(
         __name__,
         title=f"{report.name} · ddpdoctor {__version__}",
@@ -55,81 +71,62 @@ def create_app(
         suppress_callback_exceptions=True,
     )
     guard(app.server, token, allowed_hosts)
-    app.server.register_blueprint(
-        data_routes(
-            shown.timeline, shown.series, pooled(shown.timeline.grid, CELL_COLUMNS), shown.findings
-        ),
-        url_prefix="/data",
-    )
+    for routes in (data_routes(current), export_routes(current)):
+        app.server.register_blueprint(routes, url_prefix="/data")
     app.index_string = document(app.get_asset_url)
-    app.layout = frame(report, shown.facts, app.get_relative_path)
-    _callbacks(app, shown)
+    if follower:
+        start_following(current, follower)
+    app.layout = frame(report, current.shown.facts, app.get_relative_path, all_runs)
+    _callbacks(app, current)
     add_headers(app.server, [f"'{each.strip(chr(39))}'" for each in app.csp_hashes()])
     return app
 
 
-class _Shown:
-    """What the pages show, made once."""
-
-    def __init__(self, report: Report) -> None:
-        if report.analysis is None:
-            raise NotARun(f"{report.name}: the dashboard shows recorded runs, and this is none")
-        self.report = report
-        self.analysis: Analysis = report.analysis
-        self.timeline: Timeline = build_timeline(report.analysis)
-        self.findings: list[PlacedFinding] = placed_findings(report, self.timeline.grid)
-
-    @cached_property
-    def series(self) -> StepSeries:
-        return step_series(self.timeline.grid)
-
-    @cached_property
-    def map(self) -> StepMap:
-        return pooled(self.timeline.grid, MAP_COLUMNS)
-
-    @property
-    def split(self) -> bool:
-        return self.analysis.tables.clock.comparable
-
-    @property
-    def facts(self) -> str:
-        info = self.analysis.run.info
-        return f"attempt {info.attempt} · {info.world_size} ranks · {info.backend}"
+Page = Callable[[Shown, Relative], Component]
+PAGES: dict[str, Page] = {
+    "": lambda shown, relative: overview(
+        shown.report, headline(shown.analysis), shown.analysis.steps, shown.findings, relative
+    ),
+    "timeline": lambda shown, relative: timeline_page(
+        shown.timeline, shown.findings, shown.split, relative
+    ),
+    "ranks": lambda shown, relative: ranks_page(shown.analysis, relative),
+    "buckets": lambda shown, relative: buckets_page(shown.analysis, relative),
+    "data-loading": lambda shown, relative: data_page(shown.analysis, relative),
+    "stacks": lambda shown, relative: stacks_page(shown.analysis, relative),
+    "checks": lambda shown, relative: checks_page(shown.report, shown.findings, relative),
+}
+CHARTS: dict[str, Callable[[Shown, str], go.Figure]] = {
+    "rank-bars": lambda shown, theme: rank_bars(shown.analysis.ranks, theme),
+    "excess-map": lambda shown, theme: excess_map(shown.map, theme),
+    "step-areas": lambda shown, theme: step_areas(shown.series, theme),
+    "excess-bars": lambda shown, theme: excess_bars(phase_excesses(shown.analysis), theme),
+    "bucket-bars": lambda shown, theme: bucket_bars(bucket_stats(shown.analysis), theme),
+    "input-map": lambda shown, theme: input_map(shown.inputs, theme),
+}
 
 
-def _callbacks(app: Dash, shown: _Shown) -> None:
+def _callbacks(app: Dash, current: Current) -> None:
     relative = app.get_relative_path
 
-    @app.callback(Output("page", "children"), Input("address", "pathname"))
-    def page(path: str | None) -> Component:
-        match app.strip_relative_path(path or "/"):
-            case "" | None:
-                return overview(
-                    shown.report,
-                    headline(shown.analysis),
-                    shown.analysis.steps,
-                    shown.findings,
-                    relative,
-                )
-            case "timeline":
-                return timeline_page(shown.findings, shown.split, relative)
-            case _:
-                return not_found(relative)
+    @app.callback(
+        Output("page", "children"), Input("address", "pathname"), Input("version", "data")
+    )
+    def page(path: str | None, version: int | None) -> Component:
+        del version  # what is shown now is the newest
+        name = app.strip_relative_path(path or "/") or ""
+        return PAGES[name](current.shown, relative) if name in PAGES else not_found(relative)
 
-    @app.callback(Output("rank-bars", "figure"), Input("theme", "data"))
-    def bars(theme: str | None) -> go.Figure:
-        return rank_bars(shown.analysis.ranks, _known(theme))
-
-    @app.callback(Output("excess-map", "figure"), Input("theme", "data"))
-    def heat(theme: str | None) -> go.Figure:
-        return excess_map(shown.map, _known(theme))
-
-    @app.callback(Output("step-areas", "figure"), Input("theme", "data"))
-    def areas(theme: str | None) -> go.Figure:
-        return step_areas(shown.series, _known(theme))
-
+    for chart, figure in CHARTS.items():
+        app.callback(Output(chart, "figure"), Input("theme", "data"))(
+            lambda theme, figure=figure: figure(current.shown, _known(theme))
+        )
     _clientside(app, "theme", Output("theme", "data"), Input("theme-button", "n_clicks"))
     _clientside(app, "openCell", Output("address", "href"), Input("excess-map", "clickData"))
+    _clientside(
+        app, "openCell", Output("address", "href", allow_duplicate=True),
+        Input("input-map", "clickData"), prevent_initial_call=True,
+    )  # fmt: skip
 
 
 def _known(theme: str | None) -> str:
@@ -139,8 +136,8 @@ def _known(theme: str | None) -> str:
     return theme
 
 
-def _clientside(app: Dash, name: str, *dependencies: Any) -> None:
+def _clientside(app: Dash, name: str, *dependencies: Any, **options: Any) -> None:
     """By name, not as inline script, so that the content policy need not allow any."""
     app.clientside_callback(  # type: ignore[no-untyped-call]
-        ClientsideFunction("ddpdoctor", name), *dependencies
+        ClientsideFunction("ddpdoctor", name), *dependencies, **options
     )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import plotly.graph_objects as go
 
-from ddpdoctor.analysis.grid import StepMap, StepSeries
+from ddpdoctor.analysis.buckets import BucketStats
+from ddpdoctor.analysis.grid import InputMap, StepMap, StepSeries
 from ddpdoctor.analysis.model import PhaseTimes, RankStats
+from ddpdoctor.analysis.standings import PhaseExcesses
 from ddpdoctor.dashboards.palette import Palette, palette_of
 from ddpdoctor.events import Phase
 
@@ -87,10 +90,9 @@ def excess_map(cells: StepMap, theme: str) -> go.Figure:
     palette = palette_of(theme)
     figure = go.Figure(
         go.Heatmap(
-            z=cells.excess_ms,
+            z=cells.excess_ms.astype(np.float32),
             x=cells.first_sync,
             y=cells.ranks,
-            customdata=cells.last_sync[None, :].repeat(len(cells.ranks), axis=0),
             zmin=0,
             zmax=cells.top_ms,
             colorscale="Cividis",
@@ -137,6 +139,87 @@ def step_areas(series: StepSeries, theme: str) -> go.Figure:
     _style(figure, palette, CHART_PX)
     figure.update_xaxes(title_text="step", title_standoff=8, showgrid=False, zeroline=False)
     figure.update_yaxes(title_text="ms", title_standoff=8, rangemode="tozero")
+    return figure
+
+
+def excess_bars(excesses: PhaseExcesses, theme: str) -> go.Figure:
+    """By phase and rank: what stands out of the ranks, and in which direction."""
+    palette = palette_of(theme)
+    figure = go.Figure(
+        [
+            go.Bar(
+                name=label_of(phase),
+                x=excesses.ranks,
+                y=excesses.excess_ms[:, place],
+                marker={"color": palette.phases[phase], "line": {"width": 0}},
+                hovertemplate=f"rank %{{x}}: {label_of(phase)} %{{y:+.2f}} ms<extra></extra>",
+            )
+            for place, phase in enumerate(excesses.phases)
+        ]
+    )
+    _style(figure, palette, CHART_PX)
+    figure.update_layout(barmode="relative", bargap=0.15)
+    figure.update_xaxes(
+        title_text="rank", title_standoff=8, showgrid=False, zeroline=False, tickformat="d"
+    )
+    figure.update_yaxes(title_text="ms over the others", title_standoff=8)
+    return figure
+
+
+def bucket_bars(buckets: Sequence[BucketStats], theme: str) -> go.Figure:
+    """Of each bucket, how long ranks wait for the last one, and how long it moves."""
+    palette = palette_of(theme)
+    names = [f"{each.bucket} · {each.nbytes / 2**20:.1f} MiB" for each in buckets]
+    hidden = [
+        None
+        if each.transfer_ms is None or each.exposed_ms is None
+        else max(0.0, each.transfer_ms - each.exposed_ms)
+        for each in buckets
+    ]
+    parts = (
+        ("wait for other ranks", [each.wait_ms for each in buckets], _marker(Phase.WAIT, palette)),
+        ("transfer, exposed", [each.exposed_ms for each in buckets],
+         _marker(Phase.TRANSFER, palette)),
+        ("transfer, hidden", hidden, {"color": palette.line, "line": {"width": 0}}),
+    )  # fmt: skip
+    figure = go.Figure(
+        [
+            go.Bar(
+                name=name, x=names, y=values, marker=marker,
+                hovertemplate=f"bucket %{{x}}: {name} %{{y:.2f}} ms<extra></extra>",
+            )
+            for name, values, marker in parts
+        ]
+    )  # fmt: skip
+    _style(figure, palette, CHART_PX)
+    figure.update_layout(barmode="stack", bargap=0.3)
+    figure.update_xaxes(title_text="bucket", title_standoff=8, showgrid=False, type="category")
+    figure.update_yaxes(title_text="ms", title_standoff=8)
+    return figure
+
+
+def input_map(cells: InputMap, theme: str) -> go.Figure:
+    """Rank by step: how long each waited for its input."""
+    palette = palette_of(theme)
+    figure = go.Figure(
+        go.Heatmap(
+            z=cells.input_ms.astype(np.float32),
+            x=cells.first_sync,
+            y=cells.ranks,
+            zmin=0,
+            zmax=cells.top_ms,
+            colorscale="Cividis",
+            colorbar={"title": {"text": "ms"}, "thickness": 12, "outlinewidth": 0},
+            hovertemplate="rank %{y}, step %{x}: %{z:.2f} ms of input<extra></extra>",
+        )
+    )
+    _style(figure, palette, min(MOST_CHART_PX, max(CHART_PX, 90 + 12 * len(cells.ranks))))
+    figure.update_xaxes(title_text="step", title_standoff=8, showgrid=False, zeroline=False)
+    figure.update_yaxes(
+        title_text="rank", title_standoff=8, autorange="reversed", showgrid=False, zeroline=False,
+        tickformat="d",
+        **({"tickmode": "linear", "dtick": 1} if len(cells.ranks) <= 16 else {}),
+    )  # fmt: skip
     return figure
 
 

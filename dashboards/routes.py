@@ -1,4 +1,8 @@
-"""The data routes that the timeline's canvas reads."""
+"""The data routes that the timeline's canvas reads, all under `data/`.
+
+`meta` and `steps` describe the run, `blame` and `phases` are pictures of many spans, `window` holds
+single spans, and `span`, `call` the numbers of one of them.
+"""
 
 from __future__ import annotations
 
@@ -8,55 +12,109 @@ from dataclasses import asdict
 from typing import Any, Final
 
 import flask
+import numpy as np
 
-from ddpdoctor.analysis.grid import StepMap, StepSeries
-from ddpdoctor.analysis.timeline import CallDetail, SpanDetail, Timeline, call_detail, span_detail
+from ddpdoctor.analysis.details import CallDetail, SpanDetail, call_detail, span_detail
+from ddpdoctor.analysis.ragged import Ints
+from ddpdoctor.analysis.tiles import Bins, phase_tile, pooled_columns, worst_rows
+from ddpdoctor.analysis.windowed import WindowTable, next_of_bucket, window_table
 from ddpdoctor.dashboards.links import PlacedFinding
 from ddpdoctor.dashboards.palette import DARK, LIGHT, Palette
-from ddpdoctor.dashboards.wire import Column, encode, mark_columns, whole_columns, window_columns
+from ddpdoctor.dashboards.shown import Current, Shown
+from ddpdoctor.dashboards.wire import Column, encode, mark_columns, step_columns, window_columns
 from ddpdoctor.events import Op, Phase
 
 MOST_SPANS: Final = 400_000  # in one answer; the browser asks for windows far below it
+TILE: Final = 512  # columns and rows of a picture
+MOST_LEVEL: Final = 40  # of a tile: 2^40 us are 12 days
+FINEST_MS: Final = 0.001  # a bin of a tile of level 0
+MOST_TILE: Final = 2**31  # number of a tile
 
 
-def data_routes(
-    timeline: Timeline,
-    series: StepSeries,
-    cells: StepMap,
-    findings: list[PlacedFinding],
-) -> flask.Blueprint:
-    """`meta`, `whole`, `window` and the details of one span or call, all under `data/`."""
+def data_routes(current: Current) -> flask.Blueprint:
     routes = flask.Blueprint("data", __name__)
 
     @routes.get("/meta")
     def meta() -> flask.Response:
-        return _json(_meta(timeline, findings))
+        return _json(meta_of(current.shown))
 
-    @routes.get("/whole")
-    def whole() -> flask.Response:
-        return _binary(whole_columns(series, cells))
+    @routes.get("/live")
+    def live() -> flask.Response:
+        """Asked each second: whether there is something new to show."""
+        still_s = round(current.still_s, 1)
+        state = {"version": current.version, "course": current.course.value, "still_s": still_s}
+        return _json(state)
+
+    @routes.get("/steps")
+    def steps() -> flask.Response:
+        return _binary(step_columns(current.shown.series))
+
+    @routes.get("/blame/<int:level>/<int:tile>")
+    def blame(level: int, tile: int) -> flask.Response:
+        """All ranks by TILE columns of 2^level steps each."""
+        if level > MOST_LEVEL or tile > MOST_TILE:
+            flask.abort(404)
+        size = 2**level
+        cells = pooled_columns(current.shown.blame, tile * TILE * size, TILE, size)
+        return _bytes(cells.tobytes())
+
+    @routes.get("/phases/<int:level>/<int:tile>/<int:each>/<int:strip>")
+    def phases(level: int, tile: int, each: int, strip: int) -> flask.Response:
+        """TILE bins of 2^level us by at most TILE rows of the worst of `each` ranks."""
+        shown = current.shown
+        ranks = len(shown.timeline.ranks)
+        if level > MOST_LEVEL or max(tile, strip) > MOST_TILE or not 1 <= each <= ranks:
+            flask.abort(404)
+        each_ms = FINEST_MS * 2**level
+        bins = Bins(tile * TILE * each_ms, each_ms, TILE)
+        blame, steps = shown.blame, shown.columns_within(bins.begin_ms, bins.end_ms)
+        rows = worst_rows(blame, strip * TILE * each, TILE, each, steps)
+        return _bytes(phase_tile(shown.timeline, blame, rows, bins).tobytes())
 
     @routes.get("/window")
     def window() -> flask.Response:
-        begin_ms, end_ms = _number("t0", 0.0), _number("t1", timeline.duration_ms)
-        spans, calls = timeline.window(begin_ms, end_ms)
+        timeline = current.shown.timeline
+        begin_ms, end_ms = asked_number("t0", 0.0), asked_number("t1", timeline.duration_ms)
+        rows = asked_rows(len(timeline.ranks))
+        spans, calls = timeline.window(begin_ms, end_ms, rows)
         marks = timeline.marks.within(begin_ms, end_ms)
         if len(spans.id) + len(calls.id) + len(marks.rank) > MOST_SPANS:
             flask.abort(413)
         return _binary(window_columns(spans, calls) | mark_columns(marks))
 
+    @routes.get("/table")
+    def table() -> flask.Response:
+        """The stretch in numbers."""
+        timeline = current.shown.timeline
+        begin_ms, end_ms = asked_number("t0", 0.0), asked_number("t1", timeline.duration_ms)
+        rows = asked_rows(len(timeline.ranks))
+        return _json(_table(window_table(timeline, begin_ms, end_ms, rows)))
+
+    @routes.get("/bucket/<int:bucket>")
+    def bucket(bucket: int) -> flask.Response:
+        """The next all-reduce of a bucket on a rank."""
+        rank, begin_ms = int(asked_number("rank", 0)), asked_number("from", 0.0)
+        found = next_of_bucket(current.shown.timeline, bucket, rank, begin_ms)
+        return _detail(None if found is None else call_detail(current.shown.timeline, found))
+
     @routes.get("/span/<int:number>")
     def span(number: int) -> flask.Response:
-        return _detail(span_detail(timeline, number))
+        return _detail(span_detail(current.shown.timeline, number))
 
     @routes.get("/call/<int:number>")
     def call(number: int) -> flask.Response:
-        return _detail(call_detail(timeline, number))
+        return _detail(call_detail(current.shown.timeline, number))
 
     return routes
 
 
-def _number(name: str, default: float) -> float:
+def asked_rows(count: int) -> Ints:
+    """The rows `r0` up to and without `r1`; all by default."""
+    first, last = int(max(0, asked_number("r0", 0))), int(min(count, asked_number("r1", count)))
+    return np.arange(first, max(first, last))
+
+
+def asked_number(name: str, default: float) -> float:
     text = flask.request.args.get(name)
     try:
         value = default if text is None else float(text)
@@ -67,28 +125,44 @@ def _number(name: str, default: float) -> float:
     return value
 
 
-def _meta(timeline: Timeline, findings: list[PlacedFinding]) -> dict[str, Any]:
+def meta_of(shown: Shown) -> dict[str, Any]:
+    timeline = shown.timeline
     return {
         "duration": timeline.duration_ms,
         "ranks": timeline.ranks,
         "hosts": timeline.hosts,
         "split": Phase.WAIT in timeline.grid.phases,
-        "spans": len(timeline.spans.id) + len(timeline.calls.id) + len(timeline.marks.rank),
+        "stands": timeline.stands,
+        "clock_error": timeline.clock_error_ms,
+        "spans": len(timeline.spans.id),
+        "calls": len(timeline.calls.id) + len(timeline.marks.rank),
         "marks": timeline.marks.names,
         "phases": {int(phase): phase.label for phase in Phase},
         "ops": {int(op): op.label for op in Op},
         "colours": {"light": _colours(LIGHT), "dark": _colours(DARK)},
-        "findings": [
-            {
-                "id": placed.id,
-                "query": placed.query,
-                "severity": placed.finding.severity.label,
-                "culprits": placed.finding.culprits,
-                "victims": placed.finding.victims,
-                "steps": placed.finding.steps,
-            }
-            for placed in findings
-        ],
+        "findings": [_placed(placed) for placed in shown.findings],
+    }
+
+
+def _placed(placed: PlacedFinding) -> dict[str, Any]:
+    return {
+        "id": placed.id,
+        "query": placed.query,
+        "severity": placed.finding.severity.label,
+        "message": placed.finding.message,
+        "culprits": placed.finding.culprits,
+        "victims": placed.finding.victims,
+        "steps": placed.finding.steps,
+    }
+
+
+def _table(table: WindowTable) -> dict[str, Any]:
+    return {
+        "t0": table.begin_ms,
+        "t1": table.end_ms,
+        "steps": table.steps,
+        "phases": [phase.label for phase in table.phases],
+        "rows": [asdict(row) for row in table.rows],
     }
 
 
@@ -112,7 +186,11 @@ def _json(document: dict[str, Any]) -> flask.Response:
 
 
 def _binary(columns: dict[str, Column]) -> flask.Response:
-    return _private(flask.Response(encode(columns), mimetype="application/octet-stream"))
+    return _bytes(encode(columns))
+
+
+def _bytes(body: bytes) -> flask.Response:
+    return _private(flask.Response(body, mimetype="application/octet-stream"))
 
 
 def _private(response: flask.Response) -> flask.Response:

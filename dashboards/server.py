@@ -10,6 +10,7 @@ from typing import Final
 from dash import Dash
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
+from ddpdoctor.dashboards.runs import RunsApp
 from ddpdoctor.dashboards.safety import LOOPBACK_HOSTS
 from ddpdoctor.errors import DdpDoctorError
 
@@ -62,7 +63,7 @@ def hosts_of(host: str) -> tuple[str, ...]:
     return (host,)
 
 
-def start(app: Dash, host: str, port: int) -> BaseWSGIServer:
+def start(app: Dash | RunsApp, host: str, port: int) -> BaseWSGIServer:
     """Bound and listening; the caller runs `serve_forever`. Port 0 takes a free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -74,8 +75,8 @@ def start(app: Dash, host: str, port: int) -> BaseWSGIServer:
         ) from error
     with listening:  # the server takes a duplicate
         return make_server(
-            host, port, app.server, threaded=True, request_handler=_QuietHandler,
-            fd=listening.fileno(),
+            host, port, app.server if isinstance(app, Dash) else app, threaded=True,
+            request_handler=_QuietHandler, fd=listening.fileno(),
         )  # fmt: skip
 
 

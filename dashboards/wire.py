@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ddpdoctor.analysis.grid import StepMap, StepSeries
+from ddpdoctor.analysis.grid import StepSeries
 from ddpdoctor.analysis.marked import Marks
 from ddpdoctor.analysis.timeline import Calls, Spans
 from ddpdoctor.events import Phase
@@ -63,6 +63,7 @@ def window_columns(spans: Spans, calls: Calls) -> dict[str, Column]:
         "call_begin": calls.begin_ms,
         "call_last": calls.last_ms,
         "call_end": calls.end_ms,
+        "call_timed": calls.timed.astype(np.uint8),
         "call_last_rank": calls.last_rank.astype(np.int32),
         "call_known": calls.known.astype(np.uint8),
         "call_slot": calls.slot.astype(np.uint8),
@@ -80,8 +81,8 @@ def mark_columns(marks: Marks) -> dict[str, Column]:
     }
 
 
-def whole_columns(series: StepSeries, cells: StepMap) -> dict[str, Column]:
-    """The whole run at a glance: the steps, and who exceeded the others in each."""
+def step_columns(series: StepSeries) -> dict[str, Column]:
+    """The steps of the run, for the rulers and the strip above the timeline."""
     blocked = [series.phases.index(p) for p in (Phase.WAIT, Phase.BLOCKED) if p in series.phases]
     return {
         "step_sync": series.sync.astype(np.int32),
@@ -89,10 +90,5 @@ def whole_columns(series: StepSeries, cells: StepMap) -> dict[str, Column]:
         "step_end": series.end_ms,
         "step_ms": series.step_ms,
         "step_wait": series.phase_ms[blocked[0]],
-        "cell_excess": cells.excess_ms.astype(np.float32).ravel(),
-        "cell_cause": cells.cause.astype(np.uint8).ravel(),
-        "cell_begin": cells.begin_ms.ravel(),
-        "cell_end": cells.end_ms.ravel(),
-        "cell_first_sync": cells.first_sync.astype(np.int32),
-        "cell_last_sync": cells.last_sync.astype(np.int32),
+        "step_input": series.phase_ms[series.phases.index(Phase.INPUT)],
     }

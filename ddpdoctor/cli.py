@@ -18,6 +18,7 @@ import click
 
 from ddpdoctor import __version__
 from ddpdoctor.cli_check import check as check_launch
+from ddpdoctor.cli_export import export as export_run
 from ddpdoctor.errors import DdpDoctorError
 from ddpdoctor.output import CLEAN, FINDINGS, INTERNAL_ERROR, NO_VERDICT
 from ddpdoctor.output import HELP as _HELP
@@ -34,6 +35,9 @@ from ddpdoctor.streams import accept_any_text, reader_may_leave
 from ddpdoctor.wording import printable
 
 if TYPE_CHECKING:
+    from dash import Dash
+
+    from ddpdoctor.dashboards.runs import RunsApp
     from ddpdoctor.diagnose import Diagnosis
     from ddpdoctor.launch import Launched
     from ddpdoctor.report import Report
@@ -248,6 +252,7 @@ def _print_diagnoses(diagnoses: list[Diagnosis], *, stacks: bool) -> None:
 
 
 cli.add_command(check_launch)
+cli.add_command(export_run)
 
 
 @cli.command(context_settings=_HELP)
@@ -318,6 +323,7 @@ def record(state: str, run: Path | None, steps: int | None, detail_every: int | 
     "--port", type=click.IntRange(0, 65535), default=8050, show_default=True, help="0: any."
 )
 @click.option("--allow-host", multiple=True, help="A further host name to trust, as of a proxy.")
+@click.option("--prefix", default="/", help="Path under which a proxy shows it, as /user/x/8050/.")
 @click.option("--no-token", is_flag=True, help="Let in everyone on this machine (127.0.0.1 only).")
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 def dashboard(  # noqa: PLR0913  each is an option of the command line
@@ -326,25 +332,36 @@ def dashboard(  # noqa: PLR0913  each is an option of the command line
     host: str,
     port: int,
     allow_host: tuple[str, ...],
+    prefix: str,
     no_token: bool,
     no_browser: bool,
 ) -> None:
-    """Show a recorded RUN in the browser; by default the newest one here."""
-    from ddpdoctor import analyze, load_run, run_checks
+    """Show a recorded RUN in the browser; by default the newest one here.
+
+    Of a folder of runs, a list to choose from. A run that still trains, or hangs, is followed.
+    """
     from ddpdoctor.dashboards import create_app, server
-    from ddpdoctor.report import run_report
+    from ddpdoctor.dashboards.runs import RunsApp
+    from ddpdoctor.following import first_report
+    from ddpdoctor.runfolders import is_run, list_runs
     from ddpdoctor.samples import sample_folder
 
     if sample and run:
         raise click.UsageError("name a RUN or a --sample, not both")
     token = server.new_token(host, not no_token)
-    analysis = analyze(load_run(sample_folder(sample) if sample else run))
-    report = run_report(analysis, run_checks(analysis))
-    app = create_app(report, token=token, allowed_hosts=(*server.hosts_of(host), *allow_host))
+    hosts = (*server.hosts_of(host), *allow_host)
+    app: Dash | RunsApp
+    if run is not None and not is_run(run) and list_runs(run):
+        name = str(run)
+        app = RunsApp(run, token, hosts, prefix)
+    else:
+        report = first_report(sample_folder(sample) if sample else run)
+        name = report.name
+        app = create_app(report, token=token, allowed_hosts=hosts, prefix=prefix, follow=True)
     serving = server.start(app, host, port)
     address = server.Address(host, serving.port, token)
     _print(
-        f"Dashboard of {printable(report.name)}: {address.url}\n"
+        f"Dashboard of {printable(name)}: {address.url}\n"
         f"From another machine: {address.tunnel}   then open the address above there\n"
         "Ctrl-C ends it."
     )

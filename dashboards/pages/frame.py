@@ -12,22 +12,31 @@ from ddpdoctor.dashboards.palette import DARK, LIGHT, Palette
 from ddpdoctor.events import Phase
 from ddpdoctor.report import Report
 
-PAGES: Final = (("/", "Overview"), ("/timeline", "Timeline"))
+PAGES: Final = (
+    ("/", "Overview"), ("/timeline", "Timeline"), ("/ranks", "Ranks"), ("/buckets", "Buckets"),
+    ("/data-loading", "Data"), ("/stacks", "Stacks"), ("/checks", "Checks"),
+)  # fmt: skip
 Relative = Callable[[str], str]  # a path of this app, under its prefix
 DECORATION: Final[dict[str, Any]] = {"aria-hidden": "true"}
 
 
 def named(label: str, **others: str) -> dict[str, Any]:
     """Attributes with a hyphen, which are no Python names; `data_source` becomes data-source."""
-    return {"aria-label": label, **{name.replace("_", "-"): text for name, text in others.items()}}
+    return {"aria-label": label, **attributes(**others)}
 
 
-def frame(report: Report, facts: str, relative: Relative) -> Component:
+def attributes(**texts: str) -> dict[str, Any]:
+    return {name.replace("_", "-"): text for name, text in texts.items()}
+
+
+def frame(report: Report, facts: str, relative: Relative, all_runs: str | None = None) -> Component:
     """The app's layout; the page goes into `page` by the address."""
+    runs = [html.A("All runs", href=all_runs, className="nav")] if all_runs else []
     return html.Div(
         [
             dcc.Location(id="address"),
             dcc.Store(id="theme", data=None),
+            dcc.Store(id="version", data=0),
             html.A("Skip to the page", href="#page", className="skip"),
             html.Header(
                 [
@@ -40,8 +49,12 @@ def frame(report: Report, facts: str, relative: Relative) -> Component:
                         [
                             html.A(name, href=relative(path), id=_nav_id(name), className="nav")
                             for path, name in PAGES
-                        ],
+                        ]
+                        + runs,
                         **named("Pages"),
+                    ),
+                    html.Span(
+                        id="course", role="status", **attributes(data_source=relative("/data/live"))
                     ),
                     html.Span([html.B(report.name), f" {facts}"], className="run-facts"),
                     html.Button(
@@ -80,9 +93,10 @@ def document(asset: Relative) -> str:
 <head>
 {{%metas%}}
 <title>{{%title%}}</title>
-<style>{_swatches(LIGHT, "")}{_swatches(DARK, ':root[data-theme="dark"] ')}</style>
+<style>{swatches()}</style>
 <link rel="icon" href="{asset("icon.svg")}">
 <script src="{asset("theme.js")}"></script>
+<script src="{asset("live.js")}" defer></script>
 {{%css%}}
 </head>
 <body>
@@ -92,6 +106,11 @@ def document(asset: Relative) -> str:
 </footer>
 </body>
 </html>"""
+
+
+def swatches() -> str:
+    """The legend's colours in both themes."""
+    return _swatches(LIGHT, "") + _swatches(DARK, ':root[data-theme="dark"] ')
 
 
 def _swatches(palette: Palette, theme: str) -> str:

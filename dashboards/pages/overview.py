@@ -76,8 +76,8 @@ def _numbers(numbers: Headline, steps: StepRange) -> Component:
         (
             "Time that trained",
             _percent(numbers.trained_share),
-            "of a step",
-            "good",
+            "of a step: forward, backward, optimizer",
+            "",
         ),
         _wait_card(numbers),
         (
@@ -260,6 +260,9 @@ def _finding_side(placed: PlacedFinding, relative: Relative) -> list[Component]:
                 className="button accent",
             )
         )
+    if placed.page is not None:
+        path, name = placed.page
+        parts.append(html.A(name, href=relative(path), className="button"))
     return parts
 
 

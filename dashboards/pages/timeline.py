@@ -5,44 +5,60 @@ from __future__ import annotations
 from dash import dcc, html
 from dash.development.base_component import Component
 
+from ddpdoctor.analysis.timeline import Timeline
 from ddpdoctor.dashboards.figures import shown_phases
 from ddpdoctor.dashboards.links import PlacedFinding
 from ddpdoctor.dashboards.pages.frame import DECORATION, Relative, named
 
+CLOCKS = "How far times of different ranks can be compared: hosts' clocks are measured to rank 0."
 KEYS = (
-    ("← →", "move in time"),
+    ("W S", "zoom in, out at the pointer"),
+    ("A D", "move in time; ← → too"),
     ("↑ ↓", "scroll the ranks"),
-    ("+ −", "zoom in, zoom out"),
-    ("e q", "taller, lower rows"),
+    ("E Q", "taller, lower rows"),
     ("0", "the whole run"),
-    ("n p", "next, previous finding"),
+    ("[ ]", "previous, next finding"),
     (", .", "previous, next span of the rank"),
-    ("f", "fit the selected span"),
+    ("F", "fit the selected span"),
+    ("M", "mark the moment at the pointer"),
+    ("/", "search"),
+    ("T", "the view as a table"),
     ("Esc", "clear the selection"),
     ("?", "show or hide this help"),
 )
+FINDS = "step 20, rank 3, host node1, bucket 2"
 
 
-def timeline_page(findings: list[PlacedFinding], split: bool, relative: Relative) -> Component:
+def timeline_page(
+    timeline: Timeline, findings: list[PlacedFinding], split: bool, relative: Relative
+) -> Component:
     return html.Div(
-        [_head(split), _stage(relative("/data/")), _side(findings, relative)],
+        [_head(timeline, split), _stage(relative("/data/")), _side(findings, relative)],
         className="timeline-page",
     )
 
 
-def _head(split: bool) -> Component:
+def _head(timeline: Timeline, split: bool) -> Component:
     return html.Div(
         [
             html.H1("Timeline", className="unseen"),
             _legend(split),
+            html.Span(_clocks(timeline), className="pill", title=CLOCKS),
             html.Div(
                 [
                     html.Label(
                         [
-                            html.Span("Go to step or rank", className="unseen"),
-                            dcc.Input(id="go-to", type="text", placeholder="step 20 rank 3"),
-                        ]
+                            html.Span("Go to", className="unseen"),
+                            dcc.Input(
+                                id="go-to",
+                                type="text",
+                                placeholder="step 20 rank 3",
+                            ),
+                        ],
+                        title=f"Go to: {FINDS}",
                     ),
+                    _export(),
+                    _button("table", "Table", "Show the view as a table"),
                     _button("zoom-in", "+", "Zoom in"),
                     _button("zoom-out", "−", "Zoom out"),
                     _button("whole-run", "Whole run", "Show the whole run"),
@@ -64,6 +80,9 @@ def _stage(source: str) -> Component:
             html.Canvas(
                 id="timeline", tabIndex=0, role="application", **named(says, data_source=source)
             ),
+            html.Div(
+                id="twin", hidden=True, tabIndex=0, role="region", **named("The view as a table")
+            ),
             html.Div(id="tooltip", hidden=True),
             html.Div("Loading the run …", id="timeline-state", role="status"),
         ],
@@ -75,9 +94,10 @@ def _side(findings: list[PlacedFinding], relative: Relative) -> Component:
     links = [_finding(placed, relative) for placed in findings]
     return html.Aside(
         [
+            html.P(id="verdict", className="bad strong", hidden=True, role="alert"),
             html.H2("Selection"),
             html.Div(
-                "Click a span or a collective.",
+                "Click a span or a collective. Shift and drag measures.",
                 id="selection",
                 **named("Selected span", aria_live="polite"),
             ),
@@ -94,6 +114,14 @@ def _side(findings: list[PlacedFinding], relative: Relative) -> Component:
     )
 
 
+def _clocks(timeline: Timeline) -> str:
+    """How far times of different ranks can be compared."""
+    error_ms = timeline.clock_error_ms
+    if error_ms is None:
+        return "clocks cannot be compared"
+    return "one clock" if error_ms == 0 else f"clocks ± {error_ms:.2g} ms"
+
+
 def _legend(split: bool) -> Component:
     return html.Ul(
         [
@@ -108,6 +136,16 @@ def _legend(split: bool) -> Component:
         className="legend",
         **named("Colours"),
     )
+
+
+def _export() -> Component:
+    """The view as a file; scripts fill in the addresses when it opens."""
+    kinds = (
+        ("png", "Picture (PNG)"), ("html", "Page that opens offline (HTML)"),
+        ("csv", "Table of the view (CSV)"), ("trace", "Trace for Perfetto or Chrome"),
+    )  # fmt: skip
+    items = [html.A(text, href="#", download="", **named(text, data_kind=k)) for k, text in kinds]
+    return html.Details([html.Summary("Export", className="button"), html.Div(items)], id="export")
 
 
 def _button(name: str, text: str, title: str) -> Component:
@@ -141,8 +179,9 @@ def _help() -> list[Component]:
         html.P(
             "Upper half of a rank: its training thread. Lower half: its collectives, pale while "
             "they wait for the last rank, full while bytes move. Wheel zooms at the pointer, drag "
-            "moves, shift and wheel moves in time, wheel over the rank names scrolls. In the strip "
-            "above, drag to choose a stretch.",
+            "moves, shift and drag measures, shift and wheel moves in time, alt and wheel scrolls "
+            "the ranks; over the rank names the wheel makes rows taller. In the strip above, drag "
+            "to choose a stretch.",
             className="dim",
         ),
     ]

@@ -174,6 +174,26 @@ def _top_ms(grid: StepGrid) -> float:
 
 
 @dataclass(frozen=True)
+class InputMap:
+    """Milliseconds of input wait, of neighbouring steps the longest."""
+
+    ranks: Ints
+    first_sync: Ints
+    input_ms: Floats  # (rank, column)
+    top_ms: float  # where a colour scale should end
+
+
+def input_map(grid: StepGrid, most_columns: int) -> InputMap:
+    count = len(grid.syncs)
+    size = max(1, -(-count // most_columns))
+    waits = np.nan_to_num(grid.of_phase(Phase.INPUT))
+    starts = np.arange(0, count, size)
+    worst = np.maximum.reduceat(waits, starts, axis=1) if count else waits
+    top = float(np.percentile(waits, SCALE_PERCENTILE)) if waits.size else 0.0
+    return InputMap(grid.ranks, grid.syncs[starts], worst, max(top, 1e-3))
+
+
+@dataclass(frozen=True)
 class StepSeries:
     """The steps of the job, means over its ranks."""
 

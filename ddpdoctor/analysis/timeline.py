@@ -1,25 +1,27 @@
-"""A run packed for drawing: spans of the training threads, collectives, one span's details.
+"""A run packed for drawing: spans of the training threads, and collectives.
 
 Times are milliseconds from the run's first moment. Spans and calls are sorted by rank and
-begin; their position is their id, so that a link to one of them lasts.
+begin; their position is their id, so that a link to one of them lasts. The columns are as narrow
+as they can be: a run may have tens of millions of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ddpdoctor.analysis.grid import StepGrid, build_grid, median_of_others
+from ddpdoctor.analysis.grid import StepGrid, build_grid
 from ddpdoctor.analysis.marked import Marks, build_marks
 from ddpdoctor.analysis.model import Analysis
-from ddpdoctor.events import Flag, Op, Phase
+from ddpdoctor.analysis.ragged import Floats, Ints, Numbers, Ragged, running_reach, starts_of
+from ddpdoctor.events import Flag, Phase, Stall
 from ddpdoctor.matching import is_matched
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 MOST_SLOTS = 4  # overlapping collectives drawn one under the other; more share a line
@@ -29,16 +31,16 @@ _NS_PER_MS = 1e6
 
 @dataclass(frozen=True)
 class Spans:
-    """Stretches of the training threads in one phase."""
+    """Stretches of the training threads in one phase. Those of a rank do not overlap."""
 
-    id: Ints
-    rank: Ints
-    sync: Ints  # NOT_STEP outside the steps
-    phase: Ints
+    id: Numbers
+    rank: Numbers
+    sync: Numbers  # NOT_STEP outside the steps
+    phase: Numbers
     begin_ms: Floats
     end_ms: Floats
 
-    def chosen(self, which: Bools) -> Spans:
+    def chosen(self, which: Bools | Ints) -> Spans:
         return Spans(
             self.id[which], self.rank[which], self.sync[which], self.phase[which],
             self.begin_ms[which], self.end_ms[which],
@@ -46,44 +48,76 @@ class Spans:
 
 
 @dataclass(frozen=True)
+class CallKinds:
+    """What the calls of a run are alike in: many calls, few kinds."""
+
+    group: Numbers
+    op: Numbers
+    bucket: Numbers  # -1 for none
+    nbytes: Numbers
+
+
+@dataclass(frozen=True)
 class Calls:
     """Collectives as each rank saw them: arrival, last arrival of all, completion.
 
-    Where the last arrival is not known, `known` is 0 and `last_ms` equals `end_ms`. Of `slots`
-    lines a call takes number `slot`, so that calls under way together do not cover each other.
+    Where the last arrival is not known, `known` is False and the wait is all of the call. Of
+    `slots` lines a call takes number `slot`, so that calls under way together do not cover each
+    other.
     """
 
-    id: Ints
-    rank: Ints
-    sync: Ints
-    group: Ints
-    seq: Ints
-    op: Ints
-    bucket: Ints
-    nbytes: Ints
+    id: Numbers
+    rank: Numbers
+    sync: Numbers
+    seq: Numbers
+    kind: Numbers  # index into `kinds`
     begin_ms: Floats
-    last_ms: Floats
-    end_ms: Floats
-    last_rank: Ints
-    known: Ints
-    slot: Ints
-    slots: Ints
+    wait_ms: Numbers  # from the begin
+    length_ms: Numbers
+    last_rank: Numbers
+    known: Bools
+    slot: Numbers
+    slots: Numbers
     numbered: Bools  # False for send, recv and calls that raised
     timed: Bools  # False where the end is that of the backward that waited for the call
+    kinds: CallKinds
 
-    def chosen(self, which: Bools) -> Calls:
+    @property
+    def last_ms(self) -> Floats:
+        return np.asarray(self.begin_ms + self.wait_ms)
+
+    @property
+    def end_ms(self) -> Floats:
+        return np.asarray(self.begin_ms + self.length_ms)
+
+    @property
+    def group(self) -> Numbers:
+        return np.asarray(self.kinds.group[self.kind])
+
+    @property
+    def op(self) -> Numbers:
+        return np.asarray(self.kinds.op[self.kind])
+
+    @property
+    def bucket(self) -> Numbers:
+        return np.asarray(self.kinds.bucket[self.kind])
+
+    @property
+    def nbytes(self) -> Numbers:
+        return np.asarray(self.kinds.nbytes[self.kind])
+
+    def chosen(self, which: Bools | Ints) -> Calls:
         return Calls(
-            self.id[which], self.rank[which], self.sync[which], self.group[which],
-            self.seq[which], self.op[which], self.bucket[which], self.nbytes[which],
-            self.begin_ms[which], self.last_ms[which], self.end_ms[which],
+            self.id[which], self.rank[which], self.sync[which], self.seq[which], self.kind[which],
+            self.begin_ms[which], self.wait_ms[which], self.length_ms[which],
             self.last_rank[which], self.known[which], self.slot[which], self.slots[which],
-            self.numbered[which], self.timed[which],
+            self.numbered[which], self.timed[which], self.kinds,
         )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """All that the timeline draws."""
+    """All that the timeline draws. Rows are the ranks in their order."""
 
     duration_ms: float
     ranks: tuple[int, ...]
@@ -92,29 +126,57 @@ class Timeline:
     calls: Calls
     grid: StepGrid
     marks: Marks
+    clock_error_ms: float | None = 0.0  # None: the ranks' clocks cannot be compared
+    stands: bool = False  # its end is that of ranks that noted that they stand still
 
-    def window(self, begin_ms: float, end_ms: float) -> tuple[Spans, Calls]:
-        """What overlaps this stretch of time, on all ranks."""
-        spans, calls = self.spans, self.calls
-        return (
-            spans.chosen((spans.end_ms >= begin_ms) & (spans.begin_ms <= end_ms)),
-            calls.chosen((calls.end_ms >= begin_ms) & (calls.begin_ms <= end_ms)),
-        )
+    @cached_property
+    def rows(self) -> Ints:
+        return np.arange(len(self.ranks))
+
+    @cached_property
+    def span_rows(self) -> Ragged:
+        spans = self.spans
+        starts = starts_of(self.row_of(spans.rank), len(self.ranks))
+        return Ragged(starts, spans.begin_ms, spans.end_ms)
+
+    @cached_property
+    def call_rows(self) -> Ragged:
+        calls = self.calls
+        starts = starts_of(self.row_of(calls.rank), len(self.ranks))
+        return Ragged(starts, calls.begin_ms, running_reach(calls.rank, calls.end_ms))
+
+    def row_of(self, rank: Numbers) -> Ints:
+        return np.searchsorted(np.asarray(self.ranks, np.int64), rank)
+
+    def window(
+        self, begin_ms: float, end_ms: float, rows: Ints | None = None
+    ) -> tuple[Spans, Calls]:
+        """What overlaps this stretch of time, by default on all ranks."""
+        chosen = self.rows if rows is None else rows
+        spans = self.span_rows.overlapping(chosen, begin_ms, end_ms).indices()
+        calls = self.calls.chosen(self.call_rows.overlapping(chosen, begin_ms, end_ms).indices())
+        return self.spans.chosen(spans), calls.chosen(calls.end_ms >= begin_ms)
 
 
 def build_timeline(analysis: Analysis) -> Timeline:
     tables = analysis.tables
-    origin_ns, latest_ns = _extent(tables.segments, tables.collectives)
-    grid = build_grid(analysis, origin_ns)
+    clock = tables.clock
+    origin_ns, recorded_ns = _extent(tables.segments, tables.collectives)
     infos = [trace.info for trace in analysis.run.ranks]
+    standing = {trace.info.rank: trace.stall for trace in analysis.run.ranks if trace.stall}
+    stood_s = max((stall.seconds for stall in standing.values()), default=0.0)
+    latest_ns = recorded_ns + int(stood_s * 1e9)
+    spans = _spans(tables.segments, tables.steps, origin_ns, clock.comparable)
     return Timeline(
         (latest_ns - origin_ns) / _NS_PER_MS,
         tuple(info.rank for info in infos),
         tuple(info.host for info in infos),
-        _spans(tables.segments, tables.steps, origin_ns, tables.clock.comparable),
-        _calls(tables.collectives, tables.steps, origin_ns, latest_ns, tables.clock.comparable),
-        grid,
+        with_standing(spans, standing, (latest_ns - origin_ns) / _NS_PER_MS, clock.comparable),
+        _calls(tables.collectives, tables.steps, origin_ns, latest_ns, clock.comparable),
+        build_grid(analysis, origin_ns),
         build_marks(analysis.run, tables, origin_ns),
+        clock.error_ns / _NS_PER_MS if clock.comparable else None,
+        bool(standing),
     )
 
 
@@ -136,56 +198,100 @@ def _ints(frame: pd.DataFrame, column: str) -> Ints:
     return frame[column].to_numpy(np.int64)
 
 
-def _sync_of(frame: pd.DataFrame, steps: pd.DataFrame) -> Ints:
+def _by_rank_and(frame: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Sorted by rank and time, which the tables of most runs are already."""
+    rank, at = _ints(frame, "rank"), _ints(frame, column)
+    ascends = (rank[1:] > rank[:-1]) | ((rank[1:] == rank[:-1]) & (at[1:] >= at[:-1]))
+    return frame if ascends.all() else frame.iloc[np.lexsort((at, rank))]
+
+
+def _sync_of(frame: pd.DataFrame, steps: pd.DataFrame) -> npt.NDArray[np.int32]:
     """The synchronised step of each row's own step."""
-    index = pd.MultiIndex.from_arrays([frame["rank"], frame["step"]])
-    known = steps.drop_duplicates(["rank", "step"]).set_index(["rank", "step"])["sync"]
-    return known.reindex(index).fillna(NOT_STEP).to_numpy(np.int64)
+    wide = int(max(_ints(frame, "step").max(initial=0), _ints(steps, "step").max(initial=0))) + 2
+    keys, first = np.unique(_ints(steps, "rank") * wide + _ints(steps, "step"), return_index=True)
+    if not len(keys):
+        return np.full(len(frame), NOT_STEP, np.int32)
+    step = _ints(frame, "step")
+    wanted = _ints(frame, "rank") * wide + step
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    found = (keys[place] == wanted) & (step >= 0)
+    return np.where(found, _ints(steps, "sync")[first][place], NOT_STEP).astype(np.int32)
 
 
 def _spans(segments: pd.DataFrame, steps: pd.DataFrame, origin_ns: int, split: bool) -> Spans:
-    frame = segments.sort_values(["rank", "begin_ns"], kind="stable")
+    frame = _by_rank_and(segments, "begin_ns")
     phase = _ints(frame, "phase")
     if not split:
         phase = np.where(np.isin(phase, (Phase.WAIT, Phase.TRANSFER)), Phase.BLOCKED, phase)
     return Spans(
-        np.arange(len(frame)),
-        _ints(frame, "rank"),
+        np.arange(len(frame), dtype=np.uint32),
+        _ints(frame, "rank").astype(np.int32),
         _sync_of(frame, steps),
-        phase,
+        phase.astype(np.uint8),
         (_ints(frame, "begin_ns") - origin_ns) / _NS_PER_MS,
         (_ints(frame, "end_ns") - origin_ns) / _NS_PER_MS,
+    )
+
+
+def with_standing(spans: Spans, standing: Mapping[int, Stall], end_ms: float, split: bool) -> Spans:
+    """The spans, and where ranks stand still, up to the moment in which they noted it."""
+    added = []
+    for rank, stall in standing.items():
+        own = np.flatnonzero(spans.rank == rank)
+        begin = float(spans.end_ms[own[-1]]) if len(own) else 0.0
+        is_wait = split and stall.phase is Phase.BLOCKED
+        added.append((rank, Phase.WAIT if is_wait else stall.phase, begin, end_ms))
+    if not added:
+        return spans
+    rank, phase, begins, ends = np.array(added, np.float64).T
+    order = np.lexsort(
+        (np.append(spans.begin_ms, begins), np.append(spans.rank, rank.astype(np.int32)))
+    )
+    return Spans(
+        np.arange(len(order), dtype=np.uint32),
+        np.append(spans.rank, rank.astype(np.int32))[order],
+        np.append(spans.sync, np.full(len(rank), NOT_STEP, np.int32))[order],
+        np.append(spans.phase, phase.astype(np.uint8))[order],
+        np.append(spans.begin_ms, begins)[order],
+        np.append(spans.end_ms, ends)[order],
     )
 
 
 def _calls(
     collectives: pd.DataFrame, steps: pd.DataFrame, origin_ns: int, latest_ns: int, split: bool
 ) -> Calls:
-    frame = collectives.sort_values(["rank", "arrival_ns"], kind="stable")
+    frame = _by_rank_and(collectives, "arrival_ns")
     arrival = _ints(frame, "arrival_ns")
     end = np.where(_ints(frame, "completion_ns") >= 0, _ints(frame, "completion_ns"), latest_ns)
     known = frame["complete"].to_numpy(np.bool_) & split
     last = np.where(known, np.clip(_ints(frame, "last_arrival_ns"), arrival, end), end)
     slot, slots = _slots(_ints(frame, "rank"), arrival, end)
+    kind, kinds = _kinds(frame)
     return Calls(
-        np.arange(len(frame)),
-        _ints(frame, "rank"),
+        np.arange(len(frame), dtype=np.uint32),
+        _ints(frame, "rank").astype(np.int32),
         _sync_of(frame, steps),
-        _ints(frame, "group"),
-        _ints(frame, "seq"),
-        _ints(frame, "op"),
-        _ints(frame, "bucket"),
-        _ints(frame, "nbytes"),
+        _ints(frame, "seq").astype(np.uint32),
+        kind,
         (arrival - origin_ns) / _NS_PER_MS,
-        (last - origin_ns) / _NS_PER_MS,
-        (end - origin_ns) / _NS_PER_MS,
-        _ints(frame, "last_rank"),
-        known.astype(np.int64),
-        slot,
-        slots,
+        ((last - arrival) / _NS_PER_MS).astype(np.float32),
+        ((end - arrival) / _NS_PER_MS).astype(np.float32),
+        _ints(frame, "last_rank").astype(np.int32),
+        known,
+        slot.astype(np.uint8),
+        slots.astype(np.uint8),
         is_matched(_ints(frame, "flags"), _ints(frame, "group")),
         (_ints(frame, "flags") & Flag.UNTIMED) == 0,
+        kinds,
     )
+
+
+def _kinds(frame: pd.DataFrame) -> tuple[Numbers, CallKinds]:
+    columns = ["group", "op", "bucket", "nbytes"]
+    kind = frame.groupby(columns, sort=False).ngroup().to_numpy(np.int64)
+    _, first = np.unique(kind, return_index=True)
+    values = [_ints(frame, column)[first] for column in columns]
+    return kind.astype(np.int32), CallKinds(*values)
 
 
 def _slots(rank: Ints, begin: Ints, end: Ints) -> tuple[Ints, Ints]:
@@ -202,141 +308,3 @@ def _slots(rank: Ints, begin: Ints, end: Ints) -> tuple[Ints, Ints]:
     position = np.arange(count) - np.flatnonzero(fresh)[cluster]
     size = np.bincount(cluster)[cluster]
     return position % MOST_SLOTS, np.minimum(size, MOST_SLOTS)
-
-
-@dataclass(frozen=True)
-class SpanDetail:
-    """One span, and what its rank spent in that phase of that step against the other ranks."""
-
-    id: int
-    rank: int
-    host: str
-    sync: int | None
-    phase: Phase
-    begin_ms: float
-    duration_ms: float
-    step_phase_ms: float | None  # all spans of this phase in the step
-    median_phase_ms: float | None  # the same, median of the other ranks
-    step_ms: float | None
-    median_step_ms: float | None
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """When one rank arrived at a collective."""
-
-    rank: int
-    call: int
-    begin_ms: float
-    lateness_ms: float  # after the first arrival
-
-
-@dataclass(frozen=True)
-class CallDetail:
-    """One collective on one rank, and the arrivals of all ranks at it. None is not measured."""
-
-    id: int
-    rank: int
-    host: str
-    sync: int | None
-    op: Op
-    bucket: int | None
-    group: int
-    seq: int
-    nbytes: int
-    begin_ms: float
-    duration_ms: float
-    wait_ms: float | None
-    transfer_ms: float | None
-    median_wait_ms: float | None
-    median_transfer_ms: float | None
-    last_rank: int | None
-    spread_ms: float | None
-    arrivals: tuple[Arrival, ...]
-
-
-def span_detail(timeline: Timeline, span: int) -> SpanDetail | None:
-    """None where there is no such span."""
-    spans = timeline.spans
-    if not 0 <= span < len(spans.id):
-        return None
-    rank, sync, phase = int(spans.rank[span]), int(spans.sync[span]), Phase(spans.phase[span])
-    in_phase = _against_others(timeline.grid, timeline.grid.of_phase(phase), rank, sync)
-    in_step = _against_others(timeline.grid, timeline.grid.step_ms, rank, sync)
-    return SpanDetail(
-        span, rank, _host(timeline, rank), _step_or_none(sync), phase,
-        float(spans.begin_ms[span]), float(spans.end_ms[span] - spans.begin_ms[span]),
-        *in_phase, *in_step,
-    )  # fmt: skip
-
-
-def _against_others(
-    grid: StepGrid, cells: Floats, rank: int, sync: int
-) -> tuple[float | None, float | None]:
-    column = np.flatnonzero(grid.syncs == sync)
-    row = np.flatnonzero(grid.ranks == rank)
-    if not len(column) or not len(row):
-        return None, None
-    of_step = cells[:, column]
-    own, median = of_step[row[0], 0], median_of_others(of_step)[row[0], 0]
-    return _or_none(own), _or_none(median)
-
-
-def _or_none(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
-
-
-def call_detail(timeline: Timeline, call: int) -> CallDetail | None:
-    """None where there is no such call."""
-    calls = timeline.calls
-    if not 0 <= call < len(calls.id):
-        return None
-    rank, known = int(calls.rank[call]), bool(calls.known[call])
-    timed = known and bool(calls.timed[call])
-    same = calls.chosen(_same_collective(calls, call))
-    first = float(same.begin_ms.min())
-    wait = same.last_ms - same.begin_ms
-    transfer = same.end_ms - same.last_ms
-    own = int(np.flatnonzero(same.id == call)[0])
-    return CallDetail(
-        call, rank, _host(timeline, rank), _step_or_none(int(calls.sync[call])),
-        Op(calls.op[call]),
-        int(calls.bucket[call]) if calls.bucket[call] >= 0 else None,
-        int(calls.group[call]), int(calls.seq[call]), int(calls.nbytes[call]),
-        float(calls.begin_ms[call]), float(calls.end_ms[call] - calls.begin_ms[call]),
-        float(wait[own]) if known else None,
-        float(transfer[own]) if timed else None,
-        _or_none(median_of_others(wait[:, None])[own, 0]) if known else None,
-        _or_none(median_of_others(transfer[:, None])[own, 0]) if timed else None,
-        int(calls.last_rank[call]) if known else None,
-        float(same.begin_ms.max()) - first if known else None,
-        _arrivals(same),
-    )  # fmt: skip
-
-
-def _arrivals(calls: Calls) -> tuple[Arrival, ...]:
-    """In the order of time."""
-    order = np.argsort(calls.begin_ms, kind="stable")
-    first = float(calls.begin_ms[order[0]])
-    return tuple(
-        Arrival(
-            int(calls.rank[i]), int(calls.id[i]), float(calls.begin_ms[i]),
-            float(calls.begin_ms[i]) - first,
-        )
-        for i in order
-    )  # fmt: skip
-
-
-def _same_collective(calls: Calls, call: int) -> Bools:
-    if not calls.numbered[call]:
-        return np.asarray(calls.id == call)
-    same = (calls.group == calls.group[call]) & (calls.seq == calls.seq[call]) & calls.numbered
-    return np.asarray(same)
-
-
-def _host(timeline: Timeline, rank: int) -> str:
-    return timeline.hosts[timeline.ranks.index(rank)]
-
-
-def _step_or_none(sync: int) -> int | None:
-    return sync if sync != NOT_STEP else None

@@ -48,6 +48,17 @@ def test_it_serves_until_interrupted_and_logs_no_token(recorded: Path) -> None:
     assert err == ""
 
 
+def test_a_folder_of_runs_is_a_list_to_choose_from(recorded: Path) -> None:
+    command = ddpdoctor("dashboard", str(recorded.parent), "--port", "0", "--no-browser")
+    with started(command, recorded, environment(PYTHONPATH=str(ROOT))) as process:
+        address = printed_address(process)
+        plain, _, query = address.partition("?")
+        assert status_of(address) == 200
+        assert status_of(f"{plain}run/{recorded.name}/?{query}") == 200
+        assert status_of(f"{plain}run/{recorded.name}/") == 403
+        assert status_of(f"{plain}run/nothing/?{query}") == 404
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

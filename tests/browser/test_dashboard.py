@@ -11,7 +11,7 @@ from tests.browser.conftest import WAIT_MS
 
 pytestmark = pytest.mark.job
 
-GUTTER_PX = 84
+GUTTER_PX = 116
 COMPLETE = "#timeline[data-state='complete']"
 
 
@@ -199,7 +199,7 @@ def test_go_to_a_step_and_rank(page: Page, address: str) -> None:
     open_timeline(page, address)
     until(page, "view.t0 !== undefined")
     span = span_of_view(page)
-    box = page.get_by_label("Go to step or rank")
+    box = page.locator("#go-to")
     box.fill("step 20 rank 1")
     box.press("Enter")
     until(page, f"view.rank === '1' && view.t1 - view.t0 < {span / 3}")

@@ -27,7 +27,7 @@ def test_steps_then_spans(page: Page, many_ranks: str) -> None:
     page.wait_for_selector(COMPLETE)
     canvas = page.locator("#timeline")
     expect(canvas).to_have_attribute("data-shows", "steps")
-    expect(page.locator("#timeline-state")).to_contain_text("longer a rank took")
+    expect(page.locator("#timeline-state")).to_contain_text("longer the rank took")
     canvas.focus()
     for _ in range(9):
         page.keyboard.press("+")

@@ -29,7 +29,7 @@ def test_the_tooltip_names_what_covers_the_moment(page: Page, marked: str) -> No
     expect(canvas).to_have_attribute("data-shows", "spans")
     box = canvas.bounding_box()
     assert box is not None
-    at = box["x"] + 84 + 0.25 * (box["width"] - 84)  # within the collection
+    at = box["x"] + 116 + 0.25 * (box["width"] - 116)  # within the collection
     page.mouse.move(at, box["y"] + 60)
     tooltip = page.locator("#tooltip")
     expect(tooltip).to_contain_text("in <b>epoch</b>")

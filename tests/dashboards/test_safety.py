@@ -19,7 +19,10 @@ from tests.dashboards.shown import late_report, late_run, report_on
 
 TOKEN = "a-token-of-the-test"  # noqa: S105
 ROUTES = [
-    "/", "/timeline", "/data/meta", "/data/whole", "/data/window", "/data/span/1", "/data/call/1",
+    "/", "/timeline", "/data/meta", "/data/steps", "/data/live", "/data/table", "/data/csv/ranks",
+    "/data/page.html", "/data/table.csv", "/data/trace.json.gz", "/data/bucket/0",
+    "/data/blame/0/0", "/data/phases/10/0/1/0",
+    "/data/window", "/data/span/1", "/data/call/1",
     "/_dash-layout", "/_dash-dependencies", "/assets/style.css", "/assets/timeline/main.js",
 ]  # fmt: skip
 
@@ -50,7 +53,10 @@ def test_callbacks_need_the_token(client: FlaskClient) -> None:
     body = {
         "output": "page.children",
         "outputs": {"id": "page", "property": "children"},
-        "inputs": [{"id": "address", "property": "pathname", "value": "/"}],
+        "inputs": [
+            {"id": "address", "property": "pathname", "value": "/"},
+            {"id": "version", "property": "data", "value": 0},
+        ],
         "changedPropIds": ["address.pathname"],
     }
     assert client.post("/_dash-update-component", json=body).status_code == 403

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from ddpdoctor.analysis import Analysis, analyze
+from ddpdoctor.analysis.details import call_detail, span_detail
 from ddpdoctor.analysis.grid import build_grid, median_of_others, place_of, pooled, step_series
-from ddpdoctor.analysis.timeline import Timeline, build_timeline, call_detail, span_detail
-from ddpdoctor.dashboards.wire import encode, mark_columns, whole_columns, window_columns
+from ddpdoctor.analysis.timeline import Timeline, build_timeline
+from ddpdoctor.dashboards.wire import encode, mark_columns, step_columns, window_columns
 from ddpdoctor.events import Phase
+from ddpdoctor.samples import sample_folder
+from ddpdoctor.tracefile import load_run
 from tests.builders import StepTimes, rank_info, simulate, with_ranks
 from tests.dashboards.shown import LATE_MS, LATE_RANK, late_analysis, late_run, marked_run
 
@@ -197,7 +200,7 @@ def test_waits_are_not_told_apart_where_clocks_differ() -> None:
 def test_columns_survive_the_wire(timeline: Timeline) -> None:
     sent = window_columns(*timeline.window(100.0, 200.0))
     sent |= mark_columns(build_timeline(analyze(marked_run())).marks)
-    sent |= whole_columns(step_series(timeline.grid), pooled(timeline.grid, 100))
+    sent |= step_columns(step_series(timeline.grid))
     body = encode(sent)
     (length,) = struct.unpack_from("<I", body)
     head = json.loads(body[4 : 4 + length])
@@ -227,3 +230,15 @@ def test_named_spans_and_collections_are_marks_with_one_name_for_all_ranks() -> 
         assert sorted(own) == [0, 1, 2]
     near = marks.within(100.0, 101.0)
     assert near.name.tolist() == [1, 1]
+
+
+def test_where_ranks_stand_is_drawn_up_to_the_moment_they_noted_it() -> None:
+    timeline = build_timeline(analyze(load_run(sample_folder("hang"))))
+    assert timeline.stands
+    last = [np.flatnonzero(timeline.spans.rank == rank)[-1] for rank in timeline.ranks]
+    assert timeline.spans.end_ms[last] == pytest.approx([timeline.duration_ms] * 3)
+    assert list(timeline.spans.phase[last]) == [Phase.WAIT, Phase.BETWEEN, Phase.WAIT]
+    for rank in timeline.ranks:
+        own = timeline.spans.rank == rank
+        assert np.all(np.diff(timeline.spans.begin_ms[own]) >= 0)
+        assert np.all(np.diff(timeline.spans.end_ms[own]) >= 0)

@@ -1,12 +1,13 @@
 // Where rows and lanes lie on the canvas, and what lies under the pointer.
 
-import { firstAbove } from "./data.js";
+import { firstAbove } from "./bisect.js";
 
-export const GUTTER = 84;
+export const GUTTER = 116;
 export const RULER = 42;
-const LEAST_ROW = 14;
-const MOST_ROW = 180;
-const LANES_FROM = 26; // rows lower than this show the training thread only
+export const LANES_FROM = 26; // rows lower than this show the training thread only
+const MOST_FIT = 180; // few ranks do not fill the screen
+const MOST_ROW = 480;
+const READABLE_ROW = 40; // a rank that is asked for is shown at least this tall
 
 export class Layout {
   constructor(source, view) {
@@ -14,6 +15,7 @@ export class Layout {
     this.view = view;
     this.width = 0;
     this.height = 0;
+    this.row = 1;
   }
 
   resize(width, height) {
@@ -22,18 +24,25 @@ export class Layout {
     this.fitRows();
   }
 
-  // All ranks on screen where they fit; the reader may make them taller.
+  get room() {
+    return Math.max(1, this.height - RULER - 4);
+  }
+
+  // All ranks on screen, however many; the reader may make them taller.
+  get fit() {
+    return Math.min(MOST_FIT, this.room / (this.source.meta.ranks.length || 1));
+  }
+
   fitRows() {
-    const rows = this.source.meta.ranks.length || 1;
-    const fit = ((this.height - RULER - 4) / rows) * this.view.tall;
-    this.row = Math.floor(Math.min(MOST_ROW, Math.max(LEAST_ROW * this.view.tall, fit)));
+    const row = Math.min(MOST_ROW, this.fit * this.view.tall);
+    this.row = row >= 8 ? Math.floor(row) : row;
     this.clampScroll();
   }
 
   // Taller or lower rows; what is at this height stays there.
   stretch(factor, y) {
     const at = (y - RULER + this.view.scroll) / this.row;
-    this.view.tall = Math.min(Math.max(this.view.tall * factor, 1), MOST_ROW / LEAST_ROW);
+    this.view.tall = Math.min(Math.max(this.view.tall * factor, 1), MOST_ROW / this.fit);
     this.fitRows();
     this.view.scroll = at * this.row - (y - RULER);
     this.clampScroll();
@@ -41,7 +50,7 @@ export class Layout {
 
   clampScroll() {
     const all = this.row * this.source.meta.ranks.length;
-    const most = Math.max(0, all - (this.height - RULER - 4));
+    const most = Math.max(0, all - this.room);
     this.view.scroll = Math.min(Math.max(this.view.scroll, 0), most);
   }
 
@@ -61,6 +70,12 @@ export class Layout {
     return RULER + row * this.row - this.view.scroll;
   }
 
+  visibleRows() {
+    const first = Math.max(0, Math.floor(this.view.scroll / this.row));
+    const last = Math.ceil((this.view.scroll + this.height - RULER) / this.row);
+    return [first, Math.min(this.source.meta.ranks.length, Math.max(first, last))];
+  }
+
   rowAt(y) {
     const row = Math.floor((y - RULER + this.view.scroll) / this.row);
     return y >= RULER && row >= 0 && row < this.source.meta.ranks.length ? row : null;
@@ -75,10 +90,23 @@ export class Layout {
     this.clampScroll();
   }
 
+  // The rank in the middle, in a row that can be read.
+  focus(rank) {
+    const row = this.source.rowOfRank.get(rank);
+    if (row === undefined) return;
+    if (this.row < READABLE_ROW) {
+      this.view.tall = Math.max(1, READABLE_ROW / this.fit);
+      this.fitRows();
+    }
+    this.view.scroll = (row + 0.5) * this.row - this.room / 2;
+    this.clampScroll();
+  }
+
   // Lanes of a row: the training thread above, collectives below.
   lanes(row) {
-    const top = this.top(row) + 2;
-    const inner = this.row - 4;
+    const air = this.row >= 12 ? 2 : 0.5;
+    const top = this.top(row) + air;
+    const inner = Math.max(0.8, this.row - 2 * air);
     if (this.row < LANES_FROM) return { thread: [top, inner], calls: null };
     const thread = Math.round(inner * 0.5);
     return { thread: [top, thread], calls: [top + thread + 1, inner - thread - 1] };
@@ -93,7 +121,7 @@ export class Layout {
   hit(x, y) {
     const row = this.rowAt(y);
     const loaded = this.source.spans;
-    if (row === null || x < GUTTER || !loaded || !this.source.singly(this.view, this.plotWidth)) return null;
+    if (row === null || x < GUTTER || !loaded || this.source.tier(this.view, this) !== "spans") return null;
     const { thread, calls } = this.lanes(row);
     if (y < thread[0] + thread[1]) return this.hitSpan(loaded, row, this.ms(x));
     return calls && y >= calls[0] ? this.hitCall(loaded, row, x, y, calls) : null;

@@ -1,271 +1,19 @@
-// The timeline page: waits for its canvas, opens the run and ties the parts together.
+// The timeline page: waits for its canvas and opens the run.
 
 import { Source } from "./data.js";
-import { indexOfId, Painter } from "./draw.js";
-import { listen } from "./input.js";
-import { GUTTER, Layout } from "./layout.js";
-import { Minimap } from "./minimap.js";
-import { Panel, Tooltip } from "./panel.js";
-import { Theme } from "./theme.js";
-import { View } from "./view.js";
-
-const byId = (id) => document.getElementById(id);
-
-class Timeline {
-  constructor(canvas, source) {
-    this.canvas = canvas;
-    this.source = source;
-    this.view = new View(source);
-    this.theme = new Theme(source.meta.colours);
-    this.layout = new Layout(source, this.view);
-    this.painter = new Painter(canvas, source, this.view, this.layout, this.theme);
-    this.minimap = new Minimap(byId("minimap"), source, this.view, this.theme, () => this.moved());
-    this.tooltip = new Tooltip(byId("tooltip"), source);
-    this.panel = new Panel(byId("selection"));
-    this.frame = 0;
-    this.findings = source.meta.findings.filter((finding) => finding.query);
-  }
-
-  start() {
-    listen(this.canvas, this.layout, this.view, this);
-    new ResizeObserver(() => this.resize()).observe(this.canvas.parentElement);
-    new MutationObserver(() => { this.theme.refresh(); this.redraw(); })
-      .observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
-    window.addEventListener("popstate", () => this.restore(false));
-    byId("zoom-in").addEventListener("click", () => { this.view.zoom(1 / 1.5, this.middle()); this.moved(); });
-    byId("zoom-out").addEventListener("click", () => { this.view.zoom(1.5, this.middle()); this.moved(); });
-    byId("whole-run").addEventListener("click", () => this.whole());
-    byId("help").addEventListener("click", () => this.help());
-    byId("go-to").addEventListener("keydown", (event) => this.goTo(event));
-    byId("finding-links").addEventListener("click", (event) => this.followed(event));
-    this.resize();
-    this.restore(true);
-    this.canvas.focus({ preventScroll: true, focusVisible: false });
-  }
-
-  middle() {
-    return (this.view.t0 + this.view.t1) / 2;
-  }
-
-  resize() {
-    this.painter.resize();
-    this.minimap.resize();
-    this.redraw();
-  }
-
-  // What the address says, at the beginning and after back or forward.
-  restore(isFirst) {
-    const { view } = this;
-    view.stop();
-    view.forget();
-    const asked = view.read(location.search);
-    const target = asked ?? view.steps();
-    view.set(target.t0, target.t1);
-    this.layout.fitRows();
-    if (view.rank !== null) this.layout.show(view.rank);
-    this.showSelection(asked === null);
-    this.markFinding();
-    this.redraw();
-    if (isFirst) view.keep(false);
-  }
-
-  redraw() {
-    if (this.frame) return;
-    this.frame = requestAnimationFrame(() => {
-      this.frame = 0;
-      if (this.source.singly(this.view, this.layout.plotWidth)) this.source.need(this.view, () => this.redraw());
-      this.painter.paint();
-      this.minimap.paint();
-      this.say();
-    });
-  }
-
-  // For tests and for readers: what is shown, and whether all of it has arrived.
-  say() {
-    const singly = this.source.singly(this.view, this.layout.plotWidth);
-    const complete = !singly || this.source.covers(this.view);
-    const note = byId("timeline-state");
-    note.hidden = complete && singly;
-    if (this.source.failure) note.textContent = `The spans could not be fetched: ${this.source.failure}`;
-    else if (!complete) note.textContent = "Loading spans …";
-    else note.textContent = "Zoomed out: colour shows how much longer a rank took than the median of the others, by phase.";
-    this.canvas.dataset.state = complete ? "complete" : "loading";
-    this.canvas.dataset.shows = singly ? "spans" : "steps";
-  }
-
-  moved() {
-    this.tooltip.hide();
-    this.redraw();
-    this.view.keepSoon();
-  }
-
-  hover(x, y) {
-    const hit = this.layout.hit(x, y);
-    this.canvas.style.cursor = hit ? "pointer" : x < GUTTER ? "default" : "grab";
-    if (hit) this.tooltip.show(hit, x + this.canvas.offsetLeft, y + this.canvas.offsetTop, this.canvas.parentElement);
-    else this.tooltip.hide();
-  }
-
-  leave() {
-    this.tooltip.hide();
-  }
-
-  click(x, y) {
-    const row = this.layout.rowAt(y);
-    if (x < GUTTER && row !== null) {
-      const rank = this.source.meta.ranks[row];
-      this.view.rank = this.view.rank === rank ? null : rank;
-      this.view.keep(true);
-      this.redraw();
-      return;
-    }
-    const hit = this.layout.hit(x, y);
-    if (hit) this.select(hit.kind, this.source.spans.columns[`${hit.kind}_id`][hit.index]);
-    else if (this.view.sel) this.clear();
-  }
-
-  select(kind, id) {
-    this.view.settle();
-    this.view.sel = { kind, id };
-    this.view.keep(true);
-    this.showSelection(false);
-  }
-
-  clear() {
-    if (!this.view.sel && !this.view.finding) return;
-    this.view.sel = null;
-    this.view.finding = null;
-    this.view.keep(true);
-    this.showSelection(false);
-    this.markFinding();
-  }
-
-  async showSelection(fit) {
-    const { sel } = this.view;
-    this.painter.detail = null;
-    this.redraw();
-    if (!sel) {
-      this.panel.clear();
-      return;
-    }
-    let detail;
-    try {
-      detail = await this.source.json(`${sel.kind}/${sel.id}`);
-    } catch (error) {
-      this.panel.fail("The address selects a span that this run does not have.");
-      return;
-    }
-    if (this.view.sel !== sel) return; // another one was selected meanwhile
-    this.painter.detail = detail;
-    if (sel.kind === "span") this.panel.showSpan(detail);
-    else this.panel.showCall(detail, (rank, call) => this.toCall(rank, call));
-    if (fit) this.fit();
-    this.redraw();
-  }
-
-  toCall(rank, call) {
-    this.layout.show(rank);
-    this.select("call", call);
-  }
-
-  fit() {
-    const { detail } = this.painter;
-    if (!detail) return;
-    const margin = Math.max(detail.duration_ms * 0.5, 0.05);
-    this.jump({ t0: detail.begin_ms - margin, t1: detail.begin_ms + detail.duration_ms + margin });
-  }
-
-  whole() {
-    this.jump(this.view.whole());
-  }
-
-  jump(target) {
-    this.view.go(target, () => this.moved());
-  }
-
-  neighbour(step) {
-    const { sel } = this.view;
-    if (!sel || !this.source.spans) return;
-    const { columns } = this.source.spans;
-    const index = indexOfId(columns[`${sel.kind}_id`], sel.id) + step;
-    const rank = columns[`${sel.kind}_rank`];
-    if (index < 0 || index >= rank.length || rank[index] !== rank[index - step]) return;
-    const [begin, end] = [columns[`${sel.kind}_begin`][index], columns[`${sel.kind}_end`][index]];
-    if (begin < this.view.t0 || end > this.view.t1) {
-      const half = (this.view.t1 - this.view.t0) / 2;
-      this.view.set((begin + end) / 2 - half, (begin + end) / 2 + half);
-    }
-    this.select(sel.kind, columns[`${sel.kind}_id`][index]);
-  }
-
-  finding(step) {
-    if (!this.findings.length) return;
-    const now = this.findings.findIndex((each) => each.id === this.view.finding);
-    const next = now < 0 ? (step > 0 ? 0 : this.findings.length - 1) : now + step;
-    this.open(this.findings[(next + this.findings.length) % this.findings.length]);
-  }
-
-  followed(event) {
-    const link = event.target.closest("a[data-finding]");
-    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
-    event.preventDefault();
-    this.open(this.findings.find((each) => each.id === link.dataset.finding));
-  }
-
-  open(finding) {
-    this.view.settle();
-    const { tall } = this.view;
-    const target = this.view.read(`?${finding.query}`) ?? this.view.steps();
-    this.view.tall = tall;
-    history.pushState(null, "", `${location.pathname}?${finding.query}`);
-    if (this.view.rank !== null) this.layout.show(this.view.rank);
-    this.showSelection(false);
-    this.markFinding();
-    this.jump(target);
-  }
-
-  // "120" or "step 120" shows a step, "rank 3" a rank; both may stand together.
-  goTo(event) {
-    if (event.key !== "Enter") return;
-    const box = event.target;
-    const rank = /rank\s*(\d+)/i.exec(box.value);
-    const step = /(?:step\s*|^\s*)(\d+)/i.exec(box.value);
-    const target = step && this.view.aroundStep(Number(step[1]));
-    const isRank = rank && this.source.rowOfRank.has(Number(rank[1]));
-    box.setAttribute("aria-invalid", String(!target && !isRank));
-    if (!target && !isRank) return;
-    this.view.settle();
-    if (isRank) {
-      this.view.rank = Number(rank[1]);
-      this.layout.show(this.view.rank);
-    }
-    this.view.keep(true);
-    if (target) this.jump(target);
-    else this.moved();
-  }
-
-  markFinding() {
-    for (const link of document.querySelectorAll("[data-finding]")) {
-      if (link.dataset.finding === this.view.finding) link.setAttribute("aria-current", "true");
-      else link.removeAttribute("aria-current");
-    }
-  }
-
-  help() {
-    byId("help-panel").classList.toggle("open");
-  }
-}
+import { OfflineSource } from "./offline.js";
+import { Timeline } from "./timeline.js";
 
 async function boot(canvas) {
-  const source = new Source(canvas.dataset.source);
+  const source = globalThis.ddpOffline ? new OfflineSource(globalThis.ddpOffline) : new Source(canvas.dataset.source);
   try {
     await source.open();
   } catch (error) {
-    byId("timeline-state").textContent = `The run could not be loaded: ${error.message}`;
+    document.getElementById("timeline-state").textContent = `The run could not be loaded: ${error.message}`;
     return;
   }
   if (!source.meta.ranks.length || !source.meta.spans) {
-    byId("timeline-state").textContent = "This run holds no recorded spans.";
+    document.getElementById("timeline-state").textContent = "This run holds no recorded spans: no step was recorded in detail.";
     return;
   }
   new Timeline(canvas, source).start();
@@ -273,13 +21,13 @@ async function boot(canvas) {
 
 // Dash puts the page in after the scripts have run.
 function whenThere(id, found) {
-  const now = byId(id);
+  const now = document.getElementById(id);
   if (now) {
     found(now);
     return;
   }
   const observer = new MutationObserver(() => {
-    const canvas = byId(id);
+    const canvas = document.getElementById(id);
     if (!canvas) return;
     observer.disconnect();
     found(canvas);

@@ -9,6 +9,7 @@ export class Minimap {
   constructor(canvas, source, view, theme, moved) {
     Object.assign(this, { canvas, source, view, theme, moved });
     this.context = canvas.getContext("2d");
+    this.sheet = document.createElement("canvas"); // the bars, which change with size and theme only
     this.drag = null;
     canvas.addEventListener("pointerdown", (event) => this.down(event));
     canvas.addEventListener("pointermove", (event) => this.move(event));
@@ -19,9 +20,19 @@ export class Minimap {
     const ratio = window.devicePixelRatio || 1;
     this.width = this.canvas.clientWidth;
     this.height = this.canvas.clientHeight;
-    this.canvas.width = Math.round(this.width * ratio);
-    this.canvas.height = Math.round(this.height * ratio);
-    this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    for (const each of [this.canvas, this.sheet]) {
+      each.width = Math.round(this.width * ratio);
+      each.height = Math.round(this.height * ratio);
+      each.getContext("2d").setTransform(ratio, 0, 0, ratio, 0, 0);
+    }
+    this.refresh();
+  }
+
+  refresh() {
+    const c = this.sheet.getContext("2d");
+    c.clearRect(0, 0, this.width, this.height);
+    this.names(c);
+    this.bars(c);
   }
 
   x(ms) {
@@ -33,36 +44,53 @@ export class Minimap {
   }
 
   paint() {
-    const { context: c, theme } = this;
+    const { context: c } = this;
     c.clearRect(0, 0, this.width, this.height);
-    c.font = "11px system-ui, sans-serif";
-    c.textBaseline = "middle";
-    c.textAlign = "right";
-    c.fillStyle = theme.dim;
-    c.fillText("step time", GUTTER - 10, 13);
-    c.fillStyle = this.source.meta.split ? theme.bad : theme.dim;
-    c.fillText(this.source.meta.split ? "wait" : "blocked", GUTTER - 10, 28);
-    c.textAlign = "left";
-    this.bars();
+    if (this.width) c.drawImage(this.sheet, 0, 0, this.width, this.height);
     this.window();
   }
 
-  bars() {
-    const { context: c, theme } = this;
-    const { step_begin, step_end, step_ms, step_wait } = this.source.whole;
+  names(c) {
+    const { theme } = this;
+    const { split } = this.source.meta;
+    c.font = "11px system-ui, sans-serif";
+    c.textBaseline = "middle";
+    c.textAlign = "right";
+    const named = [["step time", theme.accent], [split ? "of it wait" : "of it blocked", theme.phases[split ? PHASE.WAIT : PHASE.BLOCKED]], ["of it input", theme.phases[1]]];
+    for (const [line, [text, colour]] of named.entries()) {
+      c.fillStyle = colour;
+      c.fillRect(GUTTER - 14, 7 + 15 * line, 7, 7);
+      c.fillStyle = theme.dim;
+      c.fillText(text, GUTTER - 20, 11 + 15 * line);
+    }
+    c.textAlign = "left";
+  }
+
+  // One bar a pixel at most: of the steps in a pixel the longest.
+  bars(c) {
+    const { theme } = this;
+    const { step_begin, step_end, step_ms, step_wait, step_input } = this.source.whole;
     const top = this.scale();
     const full = this.height - 4;
-    for (let i = 0; i < step_ms.length; i++) {
-      const x = this.x(step_begin[i]);
-      const wide = Math.max(0.7, this.x(step_end[i]) - x - 0.5);
-      const high = Math.min(full, (step_ms[i] / top) * full);
-      c.fillStyle = theme.accent;
-      c.globalAlpha = 0.45;
-      const wait = Math.min(high, (step_wait[i] / top) * full);
-      c.fillRect(x, this.height - high, wide, high - wait);
-      c.globalAlpha = 0.8;
-      c.fillStyle = theme.phases[this.source.meta.split ? PHASE.WAIT : PHASE.BLOCKED];
-      c.fillRect(x, this.height - wait, wide, wait);
+    const high = (ms) => Math.min(full, (ms / top) * full);
+    let [from, worst] = [-1, -1];
+    for (let i = 0; i <= step_ms.length; i++) {
+      const x = i < step_ms.length ? this.x(step_begin[i]) : Infinity;
+      if (worst >= 0 && x >= from + 1) {
+        const wide = Math.max(1, this.x(step_end[worst]) - this.x(step_begin[worst]) - 0.5);
+        const [step, wait, input] = [high(step_ms[worst]), high(step_wait[worst]), high(step_input[worst])];
+        c.globalAlpha = 0.4;
+        c.fillStyle = theme.accent;
+        c.fillRect(from, this.height - step, wide, step - wait - input);
+        c.globalAlpha = 1;
+        c.fillStyle = theme.phases[this.source.meta.split ? PHASE.WAIT : PHASE.BLOCKED];
+        c.fillRect(from, this.height - wait - input, wide, wait);
+        c.fillStyle = theme.phases[1];
+        c.fillRect(from, this.height - input, wide, input);
+        worst = -1;
+      }
+      if (worst < 0) [from, worst] = [x, i];
+      else if (step_ms[i] > step_ms[worst]) worst = i;
     }
     c.globalAlpha = 1;
   }
@@ -85,6 +113,8 @@ export class Minimap {
     c.strokeStyle = theme.accent;
     c.lineWidth = 2;
     c.strokeRect(left + 1, 1, Math.max(1, wide - 2), this.height - 2);
+    c.fillStyle = theme.accent;
+    for (const at of view.marks) c.fillRect(this.x(at) - 1, 0, 2, this.height);
   }
 
   down(event) {

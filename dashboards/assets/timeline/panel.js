@@ -23,7 +23,20 @@ export class Tooltip {
   }
 
   show(hit, x, y, stage) {
-    this.box.replaceChildren(...this.lines(hit).map(([text, name]) => element("div", text, name)));
+    this.place(this.lines(hit), x, y, stage);
+  }
+
+  // A cell of the picture of the steps.
+  showCell({ row, step, cell }, x, y, stage) {
+    const { meta, whole } = this.source;
+    const level = cell >> 4;
+    const says = level ? `${meta.phases[cell & 7]} takes longer than on the others` : "as long as the others";
+    const at = `rank ${meta.ranks[row]} on ${meta.hosts[row]} · step ${whole.step_sync[step]}`;
+    this.place([[says, "tip-title"], [at], ["a click shows its spans", "dim"]], x, y, stage);
+  }
+
+  place(lines, x, y, stage) {
+    this.box.replaceChildren(...lines.map(([text, name]) => element("div", text, name)));
     this.box.hidden = false;
     const { offsetWidth: wide, offsetHeight: high } = this.box;
     const left = x + 16 + wide > stage.clientWidth ? x - wide - 12 : x + 16;
@@ -64,11 +77,16 @@ export class Panel {
   }
 
   clear() {
-    this.box.replaceChildren(element("p", "Click a span or a collective.", "dim"));
+    this.box.replaceChildren(element("p", "Click a span or a collective. Shift and drag measures.", "dim"));
   }
 
   fail(message) {
     this.box.replaceChildren(element("p", message, "bad"));
+  }
+
+  showMeasure(from, to) {
+    const [begin, end] = [Math.min(from, to), Math.max(from, to)];
+    this.box.replaceChildren(list([["Measured", duration(end - begin), "strong"], ["From", duration(begin)], ["To", duration(end)]]));
   }
 
   showSpan(detail) {

@@ -2,20 +2,30 @@
 // bar holds it, so that reload, back and a copied link show the same.
 
 const LEAST_MS = 0.02;
-const PLAIN = new Set(["t0", "t1", "rank", "sync", "sel", "finding", "tall"]);
+const PLAIN = new Set(["t0", "t1", "rank", "sync", "sel", "finding", "tall", "top", "marks"]);
+const MOST_MARKS = 20;
+
+const inAddress = {
+  read: () => location.search,
+  write: (query, isNew) => history[isNew ? "pushState" : "replaceState"](null, "", location.pathname + query),
+};
 
 export class View {
-  constructor(source) {
+  constructor(source, place = inAddress) {
+    this.place = place;
     this.source = source;
     this.t0 = 0;
     this.t1 = source.meta.duration || 1;
     this.scroll = 0;
     this.tall = 1; // how much taller than fits the rows are
+    this.top = null; // the row at the upper edge that the address asks for
+    this.marks = []; // moments that the reader marked, in ms
     this.rank = null;
     this.sel = null; // { kind: "span" | "call", id }
     this.finding = null;
     this.timer = null;
     this.animation = 0;
+    this.rowPx = () => 1; // set by the layout's owner
   }
 
   whole() {
@@ -25,7 +35,7 @@ export class View {
   // What a link without a place shows: the steps, with a little of what is before and after.
   steps() {
     const { step_begin, step_end } = this.source.whole;
-    if (!step_begin.length) return this.whole();
+    if (!step_begin.length || this.source.meta.stands) return this.whole();
     const [begin, end] = [step_begin[0], step_end[step_end.length - 1]];
     const margin = (end - begin) * 0.01;
     return { t0: begin - margin, t1: end + margin };
@@ -92,7 +102,10 @@ export class View {
     this.finding = given.get("finding");
     this.sel = selection(given.get("sel"));
     const tall = Number.parseFloat(given.get("tall"));
-    this.tall = tall >= 1 && tall <= 16 ? tall : 1;
+    this.tall = tall >= 1 && tall <= 1000 ? tall : 1;
+    const top = Number.parseFloat(given.get("top"));
+    this.top = top >= 0 ? top : null;
+    this.marks = (given.get("marks") ?? "").split(",").map(Number.parseFloat).filter(Number.isFinite).slice(0, MOST_MARKS);
     const t0 = Number.parseFloat(given.get("t0"));
     const t1 = Number.parseFloat(given.get("t1"));
     if (Number.isFinite(t0) && Number.isFinite(t1) && t1 > t0) return { t0, t1 };
@@ -100,23 +113,32 @@ export class View {
     return sync === null ? null : this.aroundStep(sync);
   }
 
-  query() {
+  // `row` is the height of a row in pixels.
+  query(row) {
     const query = new URLSearchParams();
     query.set("t0", this.t0.toFixed(3));
     query.set("t1", this.t1.toFixed(3));
     if (this.rank !== null) query.set("rank", String(this.rank));
     if (this.sel) query.set("sel", `${this.sel.kind}-${this.sel.id}`);
     if (this.tall > 1) query.set("tall", this.tall.toFixed(2));
+    if (this.scroll > 0) query.set("top", (this.scroll / row).toFixed(2));
+    if (this.marks.length) query.set("marks", this.marks.map((at) => at.toFixed(3)).join(","));
     if (this.finding) query.set("finding", this.finding);
     return `?${query}${others()}`;
+  }
+
+  // At this moment; where one is close by, that one goes.
+  mark(at) {
+    const near = (this.t1 - this.t0) / 150;
+    const other = this.marks.findIndex((each) => Math.abs(each - at) < near);
+    if (other >= 0) this.marks.splice(other, 1);
+    else if (this.marks.length < MOST_MARKS) this.marks = [...this.marks, at].sort((a, b) => a - b);
   }
 
   // A move replaces the entry of the history; a jump or a selection makes a new one.
   keep(isNew) {
     this.forget();
-    const address = location.pathname + this.query();
-    if (isNew) history.pushState(null, "", address);
-    else history.replaceState(null, "", address);
+    this.place.write(this.query(this.rowPx()), isNew);
   }
 
   // A move that was not kept yet belongs to the entry that is about to be left.
