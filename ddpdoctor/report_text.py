@@ -155,9 +155,9 @@ def _place(location: Location) -> Text:
 
 
 def _evidence(evidence: Evidence) -> Text:
-    value = evidence.value
+    value, unit = evidence.value, evidence.unit
     if value is None:
-        shown = NOT_MEASURED
+        shown, unit = NOT_MEASURED, ""
     elif isinstance(value, str):
         shown = value
     else:
@@ -167,7 +167,7 @@ def _evidence(evidence: Evidence) -> Text:
         if isinstance(evidence.threshold, (int, float))
         else ""
     )
-    return said(f"{evidence.what}: {shown} {evidence.unit}".rstrip() + threshold)
+    return said(f"{evidence.what}: {shown} {unit}".rstrip() + threshold)
 
 
 def _closing(report: Report, *, hidden: int, short: bool) -> Iterator[RenderableType]:
