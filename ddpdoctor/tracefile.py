@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpdoctor import events
+from ddpdoctor.baseline import NetworkBaseline, read_baseline
 from ddpdoctor.deliveries import Evaluated, LoaderEpoch, RandomStates, StreamedSamples
 from ddpdoctor.errors import BadTraceFile, NotARun
 from ddpdoctor.events import (
@@ -44,7 +45,7 @@ from ddpdoctor.localrecords import where_they_lie
 from ddpdoctor.modelevents import ModelFacts
 from ddpdoctor.plausible import plausible
 from ddpdoctor.regular import opened
-from ddpdoctor.runfolders import attempt_folder, newest_run, rank_files
+from ddpdoctor.runfolders import attempt_folder, folders_around, newest_run, rank_files
 from ddpdoctor.schedule import Switch
 
 Records = npt.NDArray[np.void]
@@ -133,6 +134,7 @@ class Run:
     info: RunInfo
     ranks: tuple[RankTrace, ...]
     problems: tuple[str, ...] = ()
+    network: NetworkBaseline | None = None  # of a launch like this one
 
 
 def load_run(path: str | os.PathLike[str] | None = None) -> Run:
@@ -169,7 +171,16 @@ def _joined(folder: Path, read: list[tuple[Header, RankTrace]], errors: list[Bad
             by_rank[trace.info.rank] = trace
     problems += [line + where_they_lie(folder, by_rank) for line in _missing(by_rank, info, errors)]
     ranks = tuple(by_rank[rank] for rank in sorted(by_rank))
-    return Run(folder, info, ranks, tuple(problems))
+    return Run(folder, info, ranks, tuple(problems), _baseline(folder, info, ranks))
+
+
+def _baseline(folder: Path, info: RunInfo, ranks: tuple[RankTrace, ...]) -> NetworkBaseline | None:
+    """What was measured before; not where other ranks, hosts or another backend took part."""
+    found = read_baseline(folders_around(folder))
+    if found is None or len(ranks) != info.world_size:
+        return None
+    hosts = tuple(trace.info.host for trace in ranks)
+    return found if found.is_of(info.backend, hosts) else None
 
 
 def _missing(present: Collection[int], info: RunInfo, errors: list[BadTraceFile]) -> list[str]:

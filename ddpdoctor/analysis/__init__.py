@@ -10,10 +10,13 @@ import pandas as pd
 from ddpdoctor.analysis.arrivals import late_arrivals
 from ddpdoctor.analysis.early_end import early_end, waited_in_vain
 from ddpdoctor.analysis.ending import stuck_collectives, unfinished
+from ddpdoctor.analysis.extras import step_calls
+from ddpdoctor.analysis.gain import gains
 from ddpdoctor.analysis.link import fit_link
 from ddpdoctor.analysis.model import Analysis, LateArrivals, PhaseTimes, RankStats, StepRange
 from ddpdoctor.analysis.named import named_times
 from ddpdoctor.analysis.replicas import model_groups
+from ddpdoctor.analysis.stepcalls import calls_of_steps
 from ddpdoctor.events import RankInfo
 from ddpdoctor.parts import STEP_PARTS
 from ddpdoctor.tables import STEP_PHASES, Tables, build_tables
@@ -35,7 +38,8 @@ def analyze(run: Run) -> Analysis:
     counted = _within(tables.steps, steps)
     judged = tables.clock.comparable and steps.counted > 0
     late = late_arrivals(run, tables, steps) if judged else {}
-    link = fit_link(tables, steps, run.info.world_size) if judged else None
+    size = run.info.world_size
+    link = fit_link(tables, steps, size, run.info.backend, run.network) if judged else None
     ranks = tuple(_stats(trace.info, counted, tables, late) for trace in run.ranks)
     analysis = Analysis(
         run,
@@ -52,7 +56,18 @@ def analyze(run: Run) -> Analysis:
         named_times(run, tables, counted),
         model_groups(run),
     )
+    if judged:
+        analysis = _with_calls(analysis)
     return analysis if _is_cost_of_a_step(analysis) else replace(analysis, cost_ms_per_step=None)
+
+
+def _with_calls(analysis: Analysis) -> Analysis:
+    """With what the calls of a step cost, and what changing them would gain."""
+    run, tables, steps = analysis.run, analysis.tables, analysis.steps
+    calls = calls_of_steps(tables, steps, analysis.world_size, run.ranks[0].sites)
+    made = step_calls(analysis, calls)
+    found = gains(calls, analysis.link, analysis.models, by_the_cpu=analysis.moved_by_the_cpu)
+    return replace(analysis, gains=found, calls=made)
 
 
 def _stats(

@@ -62,7 +62,7 @@ def bandwidth_bound(run: Analysis) -> Iterator[Finding]:
 def _finding(run: Analysis, link: LinkFit, bytes_ms: float, step_ms: float) -> Finding:
     share = bytes_ms / step_ms
     hosts = tuple(sorted({stats.host for stats in run.ranks}))
-    by_cpu = _moved_by_the_cpu(run)
+    by_cpu = run.moved_by_the_cpu
     megabytes = link.bytes_per_step / 1e6
     return Finding(
         severity=_severity(share, by_cpu=by_cpu),
@@ -89,12 +89,6 @@ def _evidence(run: Analysis, link: LinkFit, bytes_ms: float, share: float) -> It
     overlapped = [times.overlapped_ms or 0.0 for times in run.times]
     yield Evidence("communication hidden behind compute", sum(overlapped) / len(overlapped), "ms")
     yield Evidence("backend", run.run.info.backend)
-
-
-def _moved_by_the_cpu(run: Analysis) -> bool:
-    """gloo between ranks that talk over loopback."""
-    networks = {trace.info.network_id for trace in run.run.ranks}
-    return run.run.info.backend == "gloo" and len(networks) == 1
 
 
 def _severity(share: float, *, by_cpu: bool) -> Severity:

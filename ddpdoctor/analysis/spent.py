@@ -1,0 +1,24 @@
+"""Time of one rank in chosen segments up to given moments, and its rows in a frame."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+Ints = npt.NDArray[np.int64]
+
+
+def spent_until(begin: Ints, end: Ints, inside: npt.NDArray[np.bool_], times: Ints) -> Ints:
+    """Nanoseconds in the marked segments up to each moment; the segments tile time."""
+    length = np.where(inside, end - begin, 0)
+    before = np.concatenate([[0], np.cumsum(length)])
+    index = np.clip(np.searchsorted(begin, times, "right") - 1, 0, len(begin) - 1)
+    partial = np.clip(times - begin[index], 0, end[index] - begin[index])
+    return before[index] + np.where(inside[index], partial, 0)
+
+
+def rows_of(frame: pd.DataFrame, rank: int) -> pd.DataFrame:
+    """The rows of one rank; the frames of `Tables` hold one rank after the other."""
+    ranks = frame["rank"].to_numpy()
+    return frame.iloc[np.searchsorted(ranks, rank) : np.searchsorted(ranks, rank, "right")]
