@@ -6,6 +6,7 @@ GB = 10^9 bytes. algbw is bytes through time, busbw algbw times 2(n-1)/n, as in 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -81,9 +82,31 @@ class NetworkBaseline:
         large = [each.busbw_gb_per_s for each in self.sizes if each.nbytes >= LARGE]
         return max(large) if large else None
 
+    @property
+    def hosts_measured(self) -> int:
+        return len({rank for each in self.pairs for rank in (each.rank, each.peer)})
+
+    def ranks_on(self, of: tuple[int, ...]) -> tuple[int, ...]:
+        """All ranks on the hosts of these."""
+        hosts = {self.hosts[rank] for rank in of if rank < len(self.hosts)}
+        return tuple(rank for rank, host in enumerate(self.hosts) if host in hosts)
+
     def is_of(self, backend: str, hosts: tuple[str, ...]) -> bool:
         """Whether it was measured by a launch like this one."""
         return (self.backend, self.hosts) == (backend, hosts)
+
+
+def host_labels(places: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """Names of hosts by (name, network id) of each rank; networks of one name are told apart."""
+    networks: dict[str, list[str]] = {}
+    labels = []
+    for host, network in places:
+        known = networks.setdefault(host, [])
+        if network not in known:
+            known.append(network)
+        number = known.index(network)
+        labels.append(f"{host}/{number + 1}" if number else host)
+    return tuple(labels)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from ddpdoctor.baseline import NetworkBaseline
     from ddpdoctor.events import RankInfo
 
 MOST_RANKS: Final = 1_000_000  # as in a rank file; a larger number is none
@@ -188,6 +189,7 @@ class LaunchFacts:
     nodes: tuple[str, ...] = ()  # host names that the scheduler gave to the job
     port: PortHolder | None = None  # looked at before launching: who holds it
     unreadable: int = 0  # reports of others that could not be read
+    network: NetworkBaseline | None = None  # where it was measured
 
     @property
     def is_noted(self) -> bool:

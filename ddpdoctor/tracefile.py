@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpdoctor import events
-from ddpdoctor.baseline import NetworkBaseline, read_baseline
+from ddpdoctor.baseline import NetworkBaseline, host_labels, read_baseline
 from ddpdoctor.deliveries import Evaluated, LoaderEpoch, RandomStates, StreamedSamples
 from ddpdoctor.errors import BadTraceFile, NotARun
 from ddpdoctor.events import (
@@ -179,7 +179,7 @@ def _baseline(folder: Path, info: RunInfo, ranks: tuple[RankTrace, ...]) -> Netw
     found = read_baseline(folders_around(folder))
     if found is None or len(ranks) != info.world_size:
         return None
-    hosts = tuple(trace.info.host for trace in ranks)
+    hosts = host_labels([(trace.info.host, trace.info.network_id) for trace in ranks])
     return found if found.is_of(info.backend, hosts) else None
 
 

@@ -40,6 +40,44 @@ def namespaces(count: int) -> Iterator[list[str]]:
         yield names
 
 
+def shape(host: str, interface: str, rate_mbit: float, *, burst: str = "64kb") -> None:
+    """What leaves by this interface goes at the rate, in place of an earlier one."""
+    words = f"qdisc replace dev {interface} root tbf rate {rate_mbit}mbit burst {burst}"
+    shaped = finish(["tc", "-n", host, *words.split(), "latency", "100ms"], Path("/"))
+    assert shaped.status == 0, shaped.err
+
+
+@contextmanager
+def linked(rate_mbit: float) -> Iterator[list[str]]:
+    """Two namespaces, joined by a pair of interfaces of that rate in each direction."""
+    with namespaces(2) as names:
+        one, other = names
+        ip("-n", one, *f"link add eth0 type veth peer name eth0 netns {other}".split())
+        for number, name in enumerate(names, 1):
+            ip("-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "eth0", "up")
+            shape(name, "eth0", rate_mbit)
+        yield names
+
+
+@contextmanager
+def star(rates_mbit: Sequence[float]) -> Iterator[list[str]]:
+    """A namespace for each rate, joined by a bridge: what it sends and gets goes at its rate."""
+    with namespaces(len(rates_mbit) + 1) as (switch, *hosts):
+        ip("-n", switch, "link", "add", "br0", "type", "bridge")
+        ip("-n", switch, "link", "set", "br0", "up")
+        for number, (host, rate) in enumerate(zip(hosts, rates_mbit, strict=True), 1):
+            port = f"p{number}"
+            made = f"link add {port} type veth peer name eth0 netns {host}"
+            ip("-n", switch, *made.split())
+            ip("-n", switch, "link", "set", port, "master", "br0", "up")
+            ip("-n", host, "addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
+            ip("-n", host, "link", "set", "eth0", "up")
+            shape(host, "eth0", rate)
+            shape(switch, port, rate)
+        yield hosts
+
+
 @contextmanager
 def far_apart(delay_ms: float, count: int = 2) -> Iterator[list[str]]:
     """Namespaces that packets take so long between, one way."""
