@@ -241,6 +241,16 @@ class Batches:
     runs: Few[BatchRun]
 
 
+@dataclass(frozen=True)
+class UnusedSearch:
+    """What `find_unused_parameters=True` has cost at the ends of forwards; a later one replaces
+    it. With it goes what DDP does there anyway, some tens of microseconds."""
+
+    model: ModelNumber
+    searches: Count
+    spent_ns: Count
+
+
 class ChangeKind(StrEnum):
     """What happened to a parameter after its model was wrapped."""
 
@@ -298,6 +308,7 @@ class ModelFacts:
     batches: dict[int, list[BatchRun]] = field(default_factory=dict)
     changes: list[ModelChange] = field(default_factory=list)
     failures: list[ModelFailure] = field(default_factory=list)
+    searches: dict[int, UnusedSearch] = field(default_factory=dict)
 
     def add(self, fact: ModelFact) -> None:
         """Take in one. Of what is kept by number a later one replaces the earlier."""
@@ -335,11 +346,13 @@ class ModelFacts:
                 self.changes.append(fact)
             case ModelFailure():
                 self.failures.append(fact)
+            case UnusedSearch():
+                self.searches[fact.model] = fact
 
 
 ModelFact = (
     ModelInfo | OptimizerInfo | ModelSample | EvaluationSample | Rescaled | Loss | Summed
-    | Gathered | NonFinite | Unsynced | Batches | ModelChange | ModelFailure
+    | Gathered | NonFinite | Unsynced | Batches | ModelChange | ModelFailure | UnusedSearch
 )  # fmt: skip
 MODEL_FACTS: Final[dict[str, type[ModelFact]]] = {
     "model": ModelInfo,
@@ -355,4 +368,5 @@ MODEL_FACTS: Final[dict[str, type[ModelFact]]] = {
     "batches": Batches,
     "model_change": ModelChange,
     "model_failure": ModelFailure,
+    "unused_search": UnusedSearch,
 }

@@ -81,9 +81,11 @@ def _of_rank(tables: Tables, rank: int, counted: StepRange) -> pd.DataFrame | No
     if own.empty or steps.empty:
         return None
     own = own.assign(calls=1, forward=_in_forward(tables, rank, own))
-    sums = own.groupby(["op", "site"])[["calls", "nbytes", "transfer_ns", "wait_ns", "forward"]]
-    total: pd.DataFrame = sums.sum()
-    return total / len(steps)
+    groups = own.groupby(["op", "site"])
+    total: pd.DataFrame = groups[["calls", "nbytes", "wait_ns", "forward"]].sum()
+    per_step = total / len(steps)
+    # a call that a busy host held up is no habit of the line
+    return per_step.assign(transfer_ns=groups["transfer_ns"].median() * per_step["calls"])
 
 
 def _in_forward(tables: Tables, rank: int, own: pd.DataFrame) -> Ints:

@@ -49,7 +49,7 @@ def extra_collectives(run: Analysis) -> Iterator[Finding]:
         raise NotEnoughData("a single rank sends nothing")
     if run.steps.counted < STEPS_NEEDED:
         raise NotEnoughData(f"{run.steps.counted} steps after warm-up; {STEPS_NEEDED} are needed")
-    if run.calls is None or run.step_ms is None:
+    if run.calls is None or run.step_ms is None or not run.has_all_ranks:
         raise NotEnoughData("transfer is not measured: clocks differ, or ranks are missing")
     extras = [extra for extra in run.calls.extras if extra.calls >= OFTEN]
     cost_ms = sum(_cost_ms(extra) for extra in extras)
