@@ -233,7 +233,31 @@ ASKED = (
     Case("few-files", "ulimit", "many_files", code="DD409", fix_word=r"ulimit|limit"),
 )  # fmt: skip
 
-FAULTS = K05 + K08 + K09 + K10 + K11 + K12 + K13 + K14 + ASKED
+# Why it is slow: calls beside the gradients, small messages, a search for nothing.
+SLOW = (
+    Case(
+        "metrics-one-by-one", "P64", "species", code="DD205",
+        fix_word=r"every N|one tensor|into one",
+        issue=6,
+    ),
+    Case(
+        "objects-each-step", "P64", "ranker", code="DD205", fix_word=r"every N|once|tensor",
+        issue=6,
+    ),
+    Case(
+        "statistics-over-ranks", "P58", "shared_norm", code="DD205",
+        fix_word=r"SyncBatchNorm|fewer", issue=6,
+    ),
+    Case(
+        "tiny-buckets", "P36", "towers", code="DD202", fix_word=r"bucket_cap_mb", issue=6,
+    ),
+    Case(
+        "search-left-on", "P50", "residual", code="DD207", fix_word=r"find_unused_parameters",
+        issue=6,
+    ),
+)  # fmt: skip
+
+FAULTS = K05 + K08 + K09 + K10 + K11 + K12 + K13 + K14 + ASKED + SLOW
 
 # In turn by `ddpdoctor run` and by `wrap`: the one tells as much of false alarms as the other.
 HEALTHY = tuple(
@@ -268,6 +292,9 @@ HEALTHY = tuple(
         ("own_loop", 2, PLAIN),
         ("small_numbers", 2, WRAPPED),
         ("views", 2, PLAIN),
+        ("wide", 2, WRAPPED),
+        ("epoch_log", 2, PLAIN),
+        ("contrast", 2, WRAPPED),
     )
 )
 
