@@ -12,7 +12,7 @@ from ddpdoctor.checks import NotEnoughData
 STEPS_NEEDED: Final = 5
 BUNCHED_AFTER: Final = 0.9  # of backward: what comes later leaves nothing to hide behind
 CUT_EXPLAINS: Final = 0.5  # of what could be hidden
-MEASURE_NEXT: Final = "`torchrun … -m ddpdoctor check --network` before a run measures it"
+MEASURE_NEXT: Final = "`ddpdoctor check --network` under torchrun measures it before a run"
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from ddpdoctor.tracefile import RankTrace, Records, Run
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Columns = Mapping[str, npt.NDArray[Any]]
 
 STEP_PHASES = (
     Phase.INPUT, Phase.FORWARD, Phase.BACKWARD, Phase.WAIT, Phase.TRANSFER, Phase.OPTIMIZER,
@@ -146,31 +147,34 @@ def build_tables(run: Run) -> Tables:
     """Bring the ranks of a run onto one clock and into frames."""
     clock = common_clock(run.ranks)
     matched = match(run.ranks, clock)
-    steps: list[pd.DataFrame] = []
-    segments: list[pd.DataFrame] = []
-    pauses: list[pd.DataFrame] = []
-    named: list[pd.DataFrame] = []
+    parts: dict[type, list[Columns]] = {
+        row: [] for row in (StepRow, SegmentRow, PauseRow, NamedRow)
+    }
     for trace in run.ranks:
         rank = trace.info.rank
         own = matched.of_rank(rank)
         timeline = _Timeline(trace, own, clock.ranks[rank])
-        segments.append(timeline.segments())
-        steps.append(timeline.step_frame())
-        pauses.append(_frame(PauseRow, pause_columns(trace, clock.ranks[rank])))
-        named.append(_frame(NamedRow, named_columns(trace, clock.ranks[rank], timeline.latest_ns)))
+        parts[SegmentRow].append(timeline.segments())
+        parts[StepRow].append(timeline.steps())
+        parts[PauseRow].append(pause_columns(trace, clock.ranks[rank]))
+        parts[NamedRow].append(named_columns(trace, clock.ranks[rank], timeline.latest_ns))
         own.step[:] = timeline.step_at(own.arrival_ns)
-        matched.store_steps(rank, own.step)
     return Tables(
-        pd.concat(steps, ignore_index=True),
-        pd.concat(segments, ignore_index=True),
+        _joined(StepRow, parts.pop(StepRow)),
+        _joined(SegmentRow, parts.pop(SegmentRow)),
         _frame(CollectiveRow, matched.columns()),
         clock,
-        pd.concat(pauses, ignore_index=True),
-        pd.concat(named, ignore_index=True),
+        _joined(PauseRow, parts.pop(PauseRow)),
+        _joined(NamedRow, parts.pop(NamedRow)),
     )
 
 
-def _frame(row: type, columns: Mapping[str, npt.NDArray[Any]]) -> pd.DataFrame:
+def _joined(row: type, parts: list[Columns]) -> pd.DataFrame:
+    """One frame of the columns of all ranks, one rank after the other."""
+    return _frame(row, {name: np.concatenate([p[name] for p in parts]) for name in parts[0]})
+
+
+def _frame(row: type, columns: Columns) -> pd.DataFrame:
     """A frame with exactly the columns of the row class, in their order."""
     names = [field.name for field in fields(row)]
     if set(names) != set(columns):
@@ -195,7 +199,7 @@ class _Timeline:
         self._step_end = clock.to_common(step_records["end_ns"])
         self._parts = parts_of_steps(trace, step_records)
         transfers = _union(own.last_arrival_ns, own.completion_ns)
-        self._times = np.unique(
+        self._times = _distinct(
             np.concatenate(
                 [
                     *(edges for spans in self._spans.by_depth for edges in (spans.begin,
@@ -230,28 +234,25 @@ class _Timeline:
         inside, index = _covering(self._step_begin, self._step_end, times)
         return np.where(inside, index, -1)
 
-    def segments(self) -> pd.DataFrame:
+    def segments(self) -> Columns:
         """Neighbours of one phase and step become one segment."""
         count = len(self._phase)
         if count == 0:
-            return _frame(SegmentRow, dict.fromkeys(_names(SegmentRow), np.empty(0, np.int64)))
+            return dict.fromkeys(_names(SegmentRow), np.empty(0, np.int64))
         key = np.where(self._known, self._step_index * len(Phase) + self._phase, _NOWHERE)
         first = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
         ends = np.concatenate([first[1:], [count]])
         known = self._known[first]
         first, ends = first[known], ends[known]
-        return _frame(
-            SegmentRow,
-            {
-                "rank": np.full(len(first), self._rank),
-                "step": self.step_at(self._times[first]),
-                "phase": self._phase[first],
-                "begin_ns": self._times[first],
-                "end_ns": self._times[ends],
-            },
-        )
+        return {
+            "rank": np.full(len(first), self._rank),
+            "step": self.step_at(self._times[first]),
+            "phase": self._phase[first],
+            "begin_ns": self._times[first],
+            "end_ns": self._times[ends],
+        }
 
-    def step_frame(self) -> pd.DataFrame:
+    def steps(self) -> Columns:
         steps = len(self._step_number)
         inside = self._step_index >= 0
         duration = np.diff(self._times)[inside]
@@ -272,10 +273,18 @@ class _Timeline:
             "overlapped_ns": overlapped,
         }
         columns |= {f"{phase.label}_ns": spent[:, phase] for phase in STEP_PHASES}
-        return _frame(StepRow, columns | self._parts)
+        return columns | self._parts
 
 
 _NOWHERE = -(2**62)  # no key of a step and phase
+
+
+def _distinct(times: Ints) -> Ints:
+    """As np.unique, which hashes integers before it sorts them."""
+    times.sort()
+    fresh = np.ones(len(times), np.bool_)
+    np.not_equal(times[1:], times[:-1], out=fresh[1:])
+    return times[fresh]
 
 
 def _names(row: type) -> list[str]:

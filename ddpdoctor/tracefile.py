@@ -327,7 +327,7 @@ def _read_records(
     end = min(end, size)
     for offset in range(region.offset, end, READ_BYTES):
         raw = os.pread(fd, min(READ_BYTES, end - offset), offset)
-        if not any(raw):
+        if raw.count(0) == len(raw):
             break
         blocks.append(np.frombuffer(raw[: len(raw) // dtype.itemsize * dtype.itemsize], dtype))
     return np.concatenate(blocks) if blocks else np.empty(0, dtype)
@@ -339,7 +339,16 @@ def _row_is_used(steps: Records) -> npt.NDArray[np.bool_]:
 
 def _merge(detail: Records, ring: Records) -> Records:
     """Detail and ring as one, each record once, by serial number."""
-    records = np.concatenate([detail, ring])
-    records = records[records["commit"] > 0]
-    _, first = np.unique(records["commit"], return_index=True)
+    detail, ring = _committed(detail), _committed(ring)
+    ring = ring[~np.isin(ring["commit"], detail["commit"])] if len(ring) else ring
+    records = np.concatenate([detail, ring]) if len(ring) else detail
+    commit = records["commit"]
+    if (commit[1:] > commit[:-1]).all():
+        return records
+    _, first = np.unique(commit, return_index=True)
     return records[first]
+
+
+def _committed(records: Records) -> Records:
+    committed = records["commit"] > 0
+    return records if committed.all() else records[committed]

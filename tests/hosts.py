@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.launching import TRAIN, environment, finish, started
+from tests.launching import TRAIN, Finished, environment, finish, started
 
 FIRST_ADDRESS = "10.77.0.1"
 SWITCH = Path(__file__).parent / "delay_switch.py"
@@ -94,6 +96,25 @@ def train(
     hosts: Sequence[str], folder: Path, *arguments: str, inside: Sequence[Sequence[str]] = ()
 ) -> None:
     """One rank in each namespace, started together; `inside` puts a command before each."""
+    for done in _one_each(hosts, folder, [str(TRAIN), *arguments], inside):
+        assert done.status == 0, done.err
+        assert "this launch has a fault" not in done.err
+
+
+def check_network(hosts: Sequence[str], folder: Path) -> dict[str, Any]:
+    """What `ddpdoctor check --network` of one rank in each namespace says."""
+    words = ["-m", "ddpdoctor", "check", "--network", "--json", "--fail-on", "never"]
+    done = _one_each(hosts, folder, words)
+    said = [each.out for each in done if each.out.strip()]
+    assert len(said) == 1, "\n".join(each.err for each in done)
+    report: dict[str, Any] = json.loads(said[0])
+    return report
+
+
+def _one_each(
+    hosts: Sequence[str], folder: Path, program: Sequence[str],
+    inside: Sequence[Sequence[str]] = (),
+) -> list[Finished]:  # fmt: skip
     with ExitStack() as running:
         jobs = []
         for index, host in enumerate(hosts):
@@ -101,11 +122,12 @@ def train(
                 "ip", "netns", "exec", host, *(inside[index] if inside else ()),
                 sys.executable, "-m", "torch.distributed.run",
                 "--nnodes", str(len(hosts)), "--node-rank", str(index), "--nproc-per-node", "1",
-                "--master-addr", FIRST_ADDRESS, "--master-port", "29500", str(TRAIN), *arguments,
+                "--master-addr", FIRST_ADDRESS, "--master-port", "29500", *program,
             ]  # fmt: skip
             env = environment(GLOO_SOCKET_IFNAME="eth0", DDPDOCTOR_REPORT="0")
             jobs.append(running.enter_context(started(command, folder, env)))
+        ended = []
         for job in jobs:
-            _, err = job.communicate(timeout=90)
-            assert job.returncode == 0, err
-            assert "this launch has a fault" not in err
+            out, err = job.communicate(timeout=90)
+            ended.append(Finished(job.returncode, out, err))
+    return ended

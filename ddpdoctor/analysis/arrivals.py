@@ -15,7 +15,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from ddpdoctor.analysis.model import LateArrivals, PhaseExcess, StepRange
-from ddpdoctor.analysis.spent import spent_until
 from ddpdoctor.events import HotLine, Phase, Site
 from ddpdoctor.findings import Location
 from ddpdoctor.tables import Tables
@@ -100,8 +99,8 @@ def _local_times(tables: Tables, rank: int, deciding: _Deciding) -> Floats:
     phase = segments["phase"].to_numpy(np.int64)
     together = _together_before(tables, rank, deciding.sync, end[phase == Phase.TRANSFER])
     rows = [
-        spent_until(begin, end, phase == wanted, deciding.arrival_ns[rank])
-        - spent_until(begin, end, phase == wanted, together)
+        _spent_until(begin, end, phase == wanted, deciding.arrival_ns[rank])
+        - _spent_until(begin, end, phase == wanted, together)
         for wanted in LOCAL_PHASES
     ]
     return np.array(rows, np.float64)
@@ -127,6 +126,15 @@ def _run_queue(tables: Tables, rank: int, syncs: Ints) -> Floats:
     """Nanoseconds in each step for which the rank waited for a CPU."""
     steps = tables.steps[tables.steps["rank"] == rank].drop_duplicates("sync").set_index("sync")
     return steps["run_queue_ns"].reindex(syncs).to_numpy(np.float64)
+
+
+def _spent_until(begin: Ints, end: Ints, inside: npt.NDArray[np.bool_], times: Ints) -> Ints:
+    """Time in the marked segments up to each moment; the segments tile time."""
+    length = np.where(inside, end - begin, 0)
+    before = np.concatenate([[0], np.cumsum(length)])
+    index = np.clip(np.searchsorted(begin, times, "right") - 1, 0, len(begin) - 1)
+    partial = np.clip(times - begin[index], 0, end[index] - begin[index])
+    return before[index] + np.where(inside[index], partial, 0)
 
 
 def _of_rank(

@@ -54,8 +54,8 @@ def slow_link(run: Analysis) -> Iterator[Finding]:
     network = run.run.network
     if network is None or not network.pairs:
         raise NotEnoughData(
-            "the links between hosts were not measured: `torchrun … -m ddpdoctor check --network` "
-            "before the run does so"
+            "the links between hosts were not measured: `ddpdoctor check --network` under torchrun "
+            "does so before a run"
         )
     if network.hosts_measured < 3:
         raise NotEnoughData("two hosts have one link, and nothing to compare it with")
