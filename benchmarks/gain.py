@@ -61,8 +61,8 @@ def main() -> int:
 
 def one_bucket() -> list[Compared]:
     """All gradients in one bucket, beside a backward that could hide most of them."""
-    model = ["--layers", "6", "--batch-size", "256", "--cap", "100"]
-    with tempfile.TemporaryDirectory() as folder, linked(2000) as hosts:
+    model = ["--width", "1024", "--layer-ms", "40", "--cap", "100"]
+    with tempfile.TemporaryDirectory() as folder, linked(800) as hosts:
         gain = predicted(hosts, Path(folder), model)[Fix.BUCKET_SIZE]
         changed = f"cap={gain.setting.partition('=')[2]}"
         times = timed(hosts, Path(folder), [*model, "--variant", "plain", "--variant", changed])
@@ -71,13 +71,13 @@ def one_bucket() -> list[Compared]:
 
 def slow_link() -> list[Compared]:
     """The link takes far longer than the compute, and buffers are broadcast over it."""
-    model = ["--layers", "3", "--buffer-kb", "2048"]
+    model = ["--buffer-kb", "2048"]
     variants = ["plain", "accumulate=4", "fp16", "no-buffers"]
     named = [word for variant in variants for word in ("--variant", variant)]
-    with tempfile.TemporaryDirectory() as folder, linked(400) as hosts:
+    with tempfile.TemporaryDirectory() as folder, linked(200) as hosts:
         found = predicted(hosts, Path(folder), model)
         times = timed(hosts, Path(folder), [*model, *named])
-    with tempfile.TemporaryDirectory() as folder, linked(800) as hosts:
+    with tempfile.TemporaryDirectory() as folder, linked(400) as hosts:
         faster = timed(hosts, Path(folder), [*model, "--variant", "plain"])["plain"]
     plain = times["plain"]
     return [
@@ -96,7 +96,9 @@ def _compared(gain: Gain, before_ms: float, after_ms: float) -> Compared:
 
 
 def predicted(hosts: Sequence[str], folder: Path, model: Sequence[str]) -> dict[Fix, Gain]:
-    launch(hosts, folder, [*model, "--variant", "plain", "--wrap", "--steps", "30"])
+    launch(
+        hosts, folder, [*model, "--variant", "plain", "--wrap", "--steps", "20", "--rounds", "1"]
+    )
     (run,) = (path for path in (folder / "ddpdoctor_runs").iterdir() if path.is_dir())
     gains = analyze(load_run(run)).gains
     if gains.reason is not None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ddpdoctor.clocks import CommonClock, RankClock
 from ddpdoctor.events import Flag, GroupInfo, Kind, Op, Phase
-from ddpdoctor.tracefile import RankTrace, Records
+from ddpdoctor.tracefile import RankTrace
 
 Ints = npt.NDArray[np.int64]
 UNKNOWN = -1
@@ -82,9 +82,8 @@ def match(ranks: Sequence[RankTrace], clock: CommonClock) -> Collectives:
     columns = _empty(int(ends[-1]))
     places = [slice(int(b), int(e)) for b, e in zip([0, *ends[:-1]], ends, strict=True)]
     for trace, own, place in zip(ordered, calls, places, strict=True):
-        part = _columns_of(trace, trace.detail[own], clock.ranks[trace.info.rank], numbering)
-        for name, column in part.items():
-            columns[name][place] = column
+        part = {name: column[place] for name, column in columns.items()}
+        _fill(part, trace, own, clock.ranks[trace.info.rank], numbering)
     sizes = np.array([len(group.ranks) for group in numbering], np.int64)
     _arrivals(columns, sizes, places)
     _pair_up(columns, ordered)
@@ -101,25 +100,25 @@ def _empty(count: int) -> dict[str, Ints]:
     }
 
 
-def _columns_of(
-    trace: RankTrace, records: Records, clock: RankClock, numbering: dict[GroupInfo, int]
-) -> dict[str, Ints]:
+def _fill(
+    columns: dict[str, Ints], trace: RankTrace, own: npt.NDArray[np.bool_], clock: RankClock,
+    numbering: dict[GroupInfo, int],
+) -> None:  # fmt: skip
+    """What the records of one rank tell."""
+    records = trace.detail[own]
     local = [numbering.setdefault(group, len(numbering)) for group in trace.groups]
     number = np.array([*local, UNKNOWN], np.int64)  # UNKNOWN where the fact was lost
-    columns = {
-        name: records[name].astype(np.int64)
-        for name in ("seq", "flags", "bucket", "step", "sync", "site", "nbytes")
-    }
-    columns["rank"] = np.full(len(records), trace.info.rank, np.int64)
-    columns["op"] = records["code"].astype(np.int64)
-    columns["group"] = number[np.minimum(records["group"], len(local))]
-    columns["arrival_ns"] = clock.to_common(records["begin_ns"])
+    for name in ("seq", "flags", "bucket", "step", "sync", "site", "nbytes"):
+        columns[name][:] = records[name]
+    columns["rank"][:] = trace.info.rank
+    columns["op"][:] = records["code"]
+    columns["group"][:] = number[np.minimum(records["group"], len(local))]
+    columns["arrival_ns"][:] = clock.to_common(records["begin_ns"])
     for name, recorded in (("issued_ns", "issued_ns"), ("completion_ns", "end_ns")):
-        known = records[recorded] > 0
-        columns[name] = np.where(known, clock.to_common(records[recorded]), UNKNOWN)
+        times = records[recorded]
+        columns[name][:] = np.where(times > 0, clock.to_common(times), UNKNOWN)
     sync_ends = clock.to_common(_sync_ends(trace))
-    columns["completion_ns"] = _within_backward(columns, sync_ends)
-    return columns
+    columns["completion_ns"][:] = _within_backward(columns, sync_ends)
 
 
 def _sync_ends(trace: RankTrace) -> Ints:
@@ -276,7 +275,7 @@ def _durations(own: dict[str, Ints]) -> None:
     known = (completion >= 0) & ((own["flags"] & int(Flag.FAILED | Flag.UNTIMED)) == 0)
     wait = np.where(known, np.minimum(last, completion), last) - arrival
     queue = np.zeros(len(arrival), np.int64)
-    for group in np.unique(own["group"]):
+    for group in _groups(own["group"]):
         rows = np.flatnonzero((own["group"] == group) & known)
         seq = own["seq"][rows]
         if (seq[1:] < seq[:-1]).any():
@@ -285,6 +284,12 @@ def _durations(own: dict[str, Ints]) -> None:
     own["wait_ns"][:] = np.maximum(0, wait)
     own["queue_ns"][:] = queue
     own["transfer_ns"][:] = np.where(known, np.maximum(0, completion - last - queue), UNKNOWN)
+
+
+def _groups(numbers: Ints) -> Ints:
+    """Each group once; mostly there is one."""
+    same = len(numbers) > 0 and bool((numbers == numbers[0]).all())
+    return numbers[:1] if same else np.unique(numbers)
 
 
 def _second_largest_before(values: Ints) -> Ints:

@@ -212,14 +212,15 @@ class _Timeline:
         self._phase = np.full(len(at), Phase.BETWEEN, np.int64)
         self._known = np.zeros(len(at), np.bool_)  # elsewhere no step was recorded in detail
         for spans in self._spans.by_depth:
-            inside, index = _covering(spans.begin, spans.end, at)
+            inside, index = _covering_in_order(spans.begin, spans.end, at)
             self._phase[inside] = spans.phase[index[inside]]
             self._known |= inside
-        inside, index = _covering(blocked.begin, blocked.end, at)
+        inside, index = _covering_in_order(blocked.begin, blocked.end, at)
         waiting = at[inside] < blocked.split[index[inside]]
         self._phase[inside] = np.where(waiting, Phase.WAIT, Phase.TRANSFER)
-        self._outstanding = _covering(*transfers, at)[0]
-        self._step_index = self._index_of_step(at)
+        self._outstanding = _covering_in_order(*transfers, at)[0]
+        inside, index = _covering_in_order(self._step_begin, self._step_end, at)
+        self._step_index = np.where(inside, index, -1)
         self._untimed = own.arrival_ns[(own.flags & Flag.UNTIMED) > 0]
         self._known |= self._step_index >= 0
 
@@ -378,5 +379,18 @@ def _covering(begin: Ints, end: Ints, times: Ints) -> tuple[Bools, Ints]:
     """For each time, whether one of the sorted disjoint intervals covers it, and which."""
     if not len(begin):
         return np.zeros(len(times), np.bool_), np.zeros(len(times), np.int64)
-    index = np.searchsorted(begin, times, "right") - 1
-    return (index >= 0) & (end[index] > times), np.maximum(index, 0)
+    return _is_covered(end, np.searchsorted(begin, times, "right") - 1, times)
+
+
+def _covering_in_order(begin: Ints, end: Ints, times: Ints) -> tuple[Bools, Ints]:
+    """The same for times that rise: few intervals are looked up among them, and then counted."""
+    if not len(begin):
+        return np.zeros(len(times), np.bool_), np.zeros(len(times), np.int64)
+    begins_at = np.searchsorted(times, begin)
+    began = np.bincount(begins_at, minlength=len(times) + 1)[: len(times)]
+    return _is_covered(end, np.cumsum(began) - 1, times)
+
+
+def _is_covered(end: Ints, index: Ints, times: Ints) -> tuple[Bools, Ints]:
+    place = np.maximum(index, 0)
+    return (index >= 0) & (end[place] > times), place

@@ -41,16 +41,14 @@ def step_calls(analysis: Analysis, calls: CallsOfStep | NoReplay) -> StepCalls:
 def _extras(
     run: Run, tables: Tables, counted: StepRange, models: tuple[ModelGroup, ...]
 ) -> tuple[ExtraCall, ...]:
-    every = [_of_rank(tables, trace.info.rank, counted) for trace in run.ranks]
-    per_rank = [frame for frame in every if frame is not None]
-    if not per_rank:
+    sums = _sums(tables, counted)
+    if sums is None:
         return ()
     first = run.ranks[0]
-    least = per_rank[0]
-    for frame in per_rank[1:]:
-        transfer = frame["transfer_ns"].reindex(least.index)
-        least = least.assign(transfer_ns=np.fmin(least["transfer_ns"], transfer))
-    least = least.sort_values("transfer_ns", ascending=False).head(MOST_EXTRAS)
+    of_first = sums[sums["rank"] == sums["rank"].iloc[0]].set_index(["op", "site"])
+    least = sums.groupby(["op", "site"])["transfer_ns"].min()
+    of_first = of_first.assign(transfer_ns=least.reindex(of_first.index))
+    dearest = of_first.sort_values("transfer_ns", ascending=False).head(MOST_EXTRAS)
     has_buffers = any(
         group.info.buffer_count and group.info.arguments.get("broadcast_buffers") != "False"
         for group in models
@@ -65,39 +63,41 @@ def _extras(
             float(row["transfer_ns"]) / _NS_PER_MS,
             float(row["wait_ns"]) / _NS_PER_MS,
         )
-        for _, row in least.reset_index().iterrows()
+        for _, row in dearest.reset_index().iterrows()
     )
 
 
-def _of_rank(tables: Tables, rank: int, counted: StepRange) -> pd.DataFrame | None:
-    """By operation and site, per step: calls, bytes, transfer and wait of one rank."""
-    steps = rows_of(tables.steps, rank)
-    steps = steps[steps["sync"].between(counted.first_sync, counted.last_sync)]
-    own = rows_of(tables.collectives, rank)
-    flags = own["flags"].to_numpy()
-    beside = ((flags & int(Flag.BLOCKING)) > 0) & ((flags & int(Flag.BUCKET)) == 0)
-    own = own[beside & (own["transfer_ns"].to_numpy() >= 0)]
-    own = own[own["step"].isin(steps["step"])]
-    if own.empty or steps.empty:
+def _sums(tables: Tables, counted: StepRange) -> pd.DataFrame | None:
+    """By rank, operation and site, per step: calls, bytes, transfer and wait."""
+    table = tables.collectives
+    flags = table["flags"].to_numpy()
+    beside = (flags & int(Flag.BLOCKING | Flag.BUCKET)) == int(Flag.BLOCKING)
+    own = table[beside & (table["transfer_ns"].to_numpy() >= 0)]
+    steps = tables.steps[tables.steps["sync"].between(counted.first_sync, counted.last_sync)]
+    own = own.merge(steps[["rank", "step"]].drop_duplicates(), on=["rank", "step"])
+    if own.empty:
         return None
-    own = own.assign(calls=1, forward=_in_forward(tables, rank, own))
-    groups = own.groupby(["op", "site"])
+    own = own.assign(calls=1, forward=_in_forward(tables, own))
+    groups = own.groupby(["rank", "op", "site"])
     total: pd.DataFrame = groups[["calls", "nbytes", "wait_ns", "forward"]].sum()
-    per_step = total / len(steps)
+    counts = steps.groupby("rank").size()
+    per_step = total.div(counts.reindex(total.index.get_level_values("rank")).to_numpy(), axis=0)
     # a call that a busy host held up is no habit of the line
-    return per_step.assign(transfer_ns=groups["transfer_ns"].median() * per_step["calls"])
+    transfer = groups["transfer_ns"].median() * per_step["calls"]
+    return per_step.assign(transfer_ns=transfer).reset_index()
 
 
-def _in_forward(tables: Tables, rank: int, own: pd.DataFrame) -> Ints:
-    """Whether forward surrounds each call: what goes on directly after it."""
-    segments = rows_of(tables.segments, rank)
+def _in_forward(tables: Tables, own: pd.DataFrame) -> Ints:
+    """Whether forward surrounds each broadcast of the first rank: what goes on right after it."""
+    first = int(own["rank"].iloc[0])
+    segments = rows_of(tables.segments, first)
     local = segments[~segments["phase"].isin([Phase.WAIT, Phase.TRANSFER])]
     begins = local["begin_ns"].to_numpy(np.int64)
     if not len(begins):
         return np.zeros(len(own), np.int64)
     after = np.searchsorted(begins, own["arrival_ns"].to_numpy(np.int64), "left")
     phase = local["phase"].to_numpy(np.int64)[np.minimum(after, len(begins) - 1)]
-    return np.asarray(phase == Phase.FORWARD, np.int64)
+    return np.asarray((phase == Phase.FORWARD) & (own["rank"] == first), np.int64)
 
 
 def _with_gain(extra: ExtraCall, played: Playing, calls: CallsOfStep) -> ExtraCall:

@@ -155,13 +155,13 @@ class _Part:
 
 def _part_of(tables: Tables, rank: int, chosen: _Chosen) -> _Part:
     calls = rows_of(tables.collectives, rank)
-    keys = pd.MultiIndex.from_arrays([calls["group"], calls["seq"]])
-    keep = ~keys.duplicated() & ((calls["flags"].to_numpy() & int(Flag.POINT_TO_POINT)) == 0)
-    calls, keys = calls[keep], keys[keep]
+    matched = (calls["flags"].to_numpy() & int(Flag.POINT_TO_POINT)) == 0
+    keys = _key(calls["group"].to_numpy(np.int64), calls["seq"].to_numpy(np.int64))
+    keys = np.where(matched, keys, -1)
     shape = chosen.group.shape
-    wanted = pd.MultiIndex.from_arrays([chosen.group.ravel(), chosen.seq.ravel()])
-    at = keys.get_indexer(wanted)
-    before = keys.get_indexer(pd.MultiIndex.from_arrays([chosen.before[:, 0], chosen.before[:, 1]]))
+    order = None if (keys[1:] > keys[:-1]).all() else np.argsort(keys, kind="stable")
+    at = _places(keys, order, _key(chosen.group, chosen.seq).ravel())
+    before = _places(keys, order, _key(chosen.before[:, 0], chosen.before[:, 1]))
     arrivals = calls["arrival_ns"].to_numpy(np.int64)
     completions = calls["completion_ns"].to_numpy(np.int64)
     arrival, completion = arrivals[at].reshape(shape), completions[at].reshape(shape)
@@ -184,6 +184,17 @@ def _part_of(tables: Tables, rank: int, chosen: _Chosen) -> _Part:
         arrival, completion, begin, end, blocked(arrival[:, -1], end), blocked(begin, end),
         backward, known & is_last & had_begin,
     )  # fmt: skip
+
+
+def _key(group: Ints, seq: Ints) -> Ints:
+    return (group << 40) | seq
+
+
+def _places(keys: Ints, order: Ints | None, wanted: Ints) -> Ints:
+    """Where each of these keys stands, -1 where it does not."""
+    place = np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)
+    place = place if order is None else order[place]
+    return np.where(keys[place] == wanted, place, -1)
 
 
 def chosen_buckets(rows: pd.DataFrame) -> Ints:
