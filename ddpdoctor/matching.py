@@ -125,8 +125,8 @@ def _sync_ends(trace: RankTrace) -> Ints:
     """When each backward had waited for its reductions."""
     detail = trace.detail
     blocked = (detail["kind"] == Kind.SPAN) & (detail["code"] == Phase.BLOCKED)
-    ends = detail["end_ns"][blocked & (detail["end_ns"] > 0)]
-    return np.sort(ends.astype(np.int64))
+    ends = detail["end_ns"][blocked].astype(np.int64)
+    return np.sort(ends[ends > 0])
 
 
 def _within_backward(columns: dict[str, Ints], sync_ends: Ints) -> Ints:
@@ -158,27 +158,29 @@ def _arrivals(columns: dict[str, Ints], group_sizes: Ints, places: Sequence[slic
     number, group = _numbers(columns["group"], columns["seq"], alike)
     met = _Met.of(len(group))
     for place in places:
-        which = alike[place]
-        met.add(number[place][which], own[place][which], int(columns["rank"][place][0])
-                if which.any() else 0)  # fmt: skip
-    caused = np.where(met.present > 1, met.last - met.second, 0)
+        which = slice(None) if alike[place].all() else alike[place]
+        if place.stop > place.start:
+            met.add(number[place][which], own[place][which], int(columns["rank"][place.start]))
+    met.second[:] = np.where(met.present > 1, met.last - met.second, 0)
     complete = met.present == group_sizes[group]
     for place in places:
-        which = np.flatnonzero(alike[place]) + place.start
-        at = number[which]
-        columns["first_arrival_ns"][which] = met.first[at]
-        columns["last_arrival_ns"][which] = met.last[at]
-        columns["last_rank"][which] = met.last_rank[at]
-        columns["caused_ns"][which] = caused[at]
-        columns["complete"][which] = complete[at]
+        which = slice(None) if alike[place].all() else alike[place]
+        at = number[place][which]
+        columns["first_arrival_ns"][place][which] = met.first[at]
+        columns["last_arrival_ns"][place][which] = met.last[at]
+        columns["last_rank"][place][which] = met.last_rank[at]
+        columns["caused_ns"][place][which] = met.second[at]
+        columns["complete"][place][which] = complete[at]
 
 
 def _numbers(group: Ints, seq: Ints, alike: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
     """A small number for each (group, seq), and the group of each number."""
-    count = int(group[alike].max()) + 1
+    chosen = slice(None) if alike.all() else alike
+    of, numbered = group[chosen], seq[chosen]
+    count = int(of.max()) + 1
     least, most = np.full(count, 2**62), np.full(count, -1)
-    np.minimum.at(least, group[alike], seq[alike])
-    np.maximum.at(most, group[alike], seq[alike])
+    np.minimum.at(least, of, numbered)
+    np.maximum.at(most, of, numbered)
     extent = np.maximum(most - least + 1, 0)
     if extent.sum() <= _SPARSE * len(group):
         begins = np.concatenate([[0], np.cumsum(extent)[:-1]])

@@ -35,8 +35,8 @@ def plausible(detail: Records, began_ns: int) -> Records:
     kind = detail["kind"]
     steps = np.flatnonzero(kind == Kind.STEP)
     kept[steps] = _apart(detail[steps])
-    collectives = np.flatnonzero(kind == Kind.COLLECTIVE)
-    kept[collectives] = _numbered_once(detail[collectives])
+    calls = np.flatnonzero(kind == Kind.COLLECTIVE)
+    kept[calls] = _numbered_once(*(detail[name][calls] for name in ("flags", "group", "seq")))
     return _only(detail, kept)
 
 
@@ -88,11 +88,12 @@ def _apart(steps: Records) -> Bools:
     return kept
 
 
-def _numbered_once(collectives: Records) -> Bools:
+def _numbered_once(
+    flags: npt.NDArray[Any], group: npt.NDArray[Any], seq: npt.NDArray[Any]
+) -> Bools:
     """Each place in the order of a group once; sends and receives are numbered apart."""
-    apart = (collectives["flags"] & Flag.POINT_TO_POINT).astype(np.int64)
-    place = (apart << 48) | (collectives["group"].astype(np.int64) << 32)
-    return _first_of_each(place | collectives["seq"].astype(np.int64))
+    apart = (flags & int(Flag.POINT_TO_POINT)).astype(np.int64)
+    return _first_of_each((apart << 48) | (group.astype(np.int64) << 32) | seq.astype(np.int64))
 
 
 def _first_of_each(numbers: npt.NDArray[Any]) -> Bools:

@@ -282,7 +282,7 @@ _NOWHERE = -(2**62)  # no key of a step and phase
 
 def _distinct(times: Ints) -> Ints:
     """As np.unique, which hashes integers before it sorts them."""
-    times.sort()
+    times.sort(kind="stable")  # they come in runs that rise, which this sort joins
     fresh = np.ones(len(times), np.bool_)
     np.not_equal(times[1:], times[:-1], out=fresh[1:])
     return times[fresh]

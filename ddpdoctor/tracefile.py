@@ -11,6 +11,7 @@ import os
 import re
 import time
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -54,6 +55,7 @@ MAX_REGION_BYTES: Final = 8 * 1024**3  # far above any budget; a lying header mu
 MAX_OFFSET: Final = 2**48
 READ_BYTES: Final = 1024 * 1024
 _RANK_IN_NAME: Final = re.compile(r"rank([0-9]{1,7})\.ddt$")
+READERS: Final = 2  # files at once: reading and checking records leaves the interpreter free
 READ_TRIES: Final = 5  # while a writer moves records, which takes it some 0.1 s
 READ_AGAIN_S: Final = 0.1
 _DTYPES: Final = {
@@ -145,14 +147,22 @@ def load_run(path: str | os.PathLike[str] | None = None) -> Run:
     folder = attempt_folder(Path(path) if path is not None else newest_run())
     read: list[tuple[Header, RankTrace]] = []
     errors: list[BadTraceFile] = []
-    for file in rank_files(folder):
-        try:
-            read.append(read_rank(file))
-        except BadTraceFile as error:
-            errors.append(error)
+    with ThreadPoolExecutor(READERS) as readers:
+        for result in readers.map(_read_or_error, rank_files(folder)):
+            if isinstance(result, BadTraceFile):
+                errors.append(result)
+            else:
+                read.append(result)
     if not read:
         raise errors[0] if errors else NotARun(f"{folder}: its rank files are gone")
     return _joined(folder, read, errors)
+
+
+def _read_or_error(file: Path) -> tuple[Header, RankTrace] | BadTraceFile:
+    try:
+        return read_rank(file)
+    except BadTraceFile as error:
+        return error
 
 
 def _joined(folder: Path, read: list[tuple[Header, RankTrace]], errors: list[BadTraceFile]) -> Run:
@@ -327,7 +337,7 @@ def _read_records(
     end = min(end, size)
     for offset in range(region.offset, end, READ_BYTES):
         raw = os.pread(fd, min(READ_BYTES, end - offset), offset)
-        if raw.count(0) == len(raw):
+        if not any(raw):
             break
         blocks.append(np.frombuffer(raw[: len(raw) // dtype.itemsize * dtype.itemsize], dtype))
     return np.concatenate(blocks) if blocks else np.empty(0, dtype)
