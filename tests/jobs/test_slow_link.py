@@ -59,13 +59,14 @@ def assert_it_is_the_bandwidth(folder: Path, rate_mbit: float) -> None:
 
 
 def assert_transfer_takes_what_the_link_takes(tables: Any, rate_mbit: float) -> None:
-    """In the fastest step, that is: in others gloo's threads may lack a CPU."""
+    """In a middle step. One may take less: of two ranks the first has sent a part already when
+    the other comes; and more, where gloo's threads lack a CPU."""
     buckets = tables.collectives[tables.collectives["bucket"] >= 0]
     for rank in range(2):
         sent = buckets[buckets["rank"] == rank].groupby("step")["nbytes"].sum().median()
         steps = tables.steps[(tables.steps["rank"] == rank) & (tables.steps["step"] > 3)]
-        moving = steps["transfer_ns"] + steps["overlapped_ns"]
-        assert moving.min() / 1e6 == pytest.approx(sent * FRAME * 8 / rate_mbit / 1e3, rel=0.05)
+        moving = (steps["transfer_ns"] + steps["overlapped_ns"]).median() / 1e6
+        assert moving == pytest.approx(sent * FRAME * 8 / rate_mbit / 1e3, rel=0.10)
 
 
 def test_a_late_rank_on_a_slow_link_is_not_taken_for_bandwidth(tmp_path: Path) -> None:
