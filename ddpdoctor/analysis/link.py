@@ -16,6 +16,7 @@ from ddpdoctor.events import Flag, Op
 from ddpdoctor.tables import Tables
 
 SMALL_BYTES: Final = 64 * 1024  # a message up to here is latency, not bandwidth, from 0.1 GB/s on
+TINY_BYTES: Final = 8 * 1024  # latency on any link: at 100 Mbit/s the bytes take 0.7 ms
 SIZES_APART: Final = 4  # largest to smallest message from which an intercept can be read
 _MOST_POINTS: Final = 150  # of a Theil-Sen fit, which compares all pairs
 _NS_PER_MS: Final = 1e6
@@ -37,17 +38,22 @@ def fit_link(
         return None
     at_once = AT_ONCE.get(backend, 1)
     per_step = _with_busy(per_step)
+    tiny = per_step["nbytes"] <= TINY_BYTES
+    per_step = per_step.assign(
+        tiny=per_step["covered"].where(tiny, 0), large=~tiny, opens=per_step["opens"] & ~tiny
+    )
     counts = per_step.groupby("sync_of_step").agg(
         collectives=("seq", "size"), nbytes=("nbytes", "sum"), busy=("covered", "sum"),
-        periods=("opens", "sum"),
+        periods=("opens", "sum"), tiny=("tiny", "sum"), large=("large", "sum"),
     )  # fmt: skip
     busy_ms = float(counts["busy"].median()) / _NS_PER_MS
     collectives = float(counts["collectives"].median())
     nbytes = float(counts["nbytes"].median())
     alpha_ms = _alpha_ms(tables, per_step, baseline)
     # Latencies of messages under way together hide each other; each busy period shows one.
-    shown = max(float(counts["periods"].median()), collectives / at_once)
-    latency_ms = min(busy_ms, (alpha_ms or 0.0) * shown)
+    shown = max(float(counts["periods"].median()), float(counts["large"].median()) / at_once)
+    tiny_ms = float(counts["tiny"].median()) / _NS_PER_MS
+    latency_ms = min(busy_ms, tiny_ms + (alpha_ms or 0.0) * shown)
     moving_s = (busy_ms - latency_ms) / 1e3
     beta = nbytes / moving_s / 1e9 if alpha_ms is not None and moving_s > 0 else None
     factor = 2 * (world_size - 1) / world_size

@@ -32,7 +32,7 @@ from ddpdoctor.wording import percent
 
 LOOKS_NEEDED: Final = 4  # backwards that were looked at on each rank
 STEPS_NEEDED: Final = 5
-SHARE_WARNING: Final = 0.03  # of the step: what the report on it measured, and it costs nothing
+SHARE_WARNING: Final = 0.01  # of the step: it is measured by itself, and leaving it out is free
 LEAST_MS: Final = 0.3  # of a step: what DDP does there anyway takes some 0.05 ms
 _FIND: Final = "find_unused_parameters"
 
