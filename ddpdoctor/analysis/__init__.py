@@ -16,6 +16,7 @@ from ddpdoctor.analysis.link import fit_link
 from ddpdoctor.analysis.model import Analysis, LateArrivals, PhaseTimes, RankStats, StepRange
 from ddpdoctor.analysis.named import named_times
 from ddpdoctor.analysis.replicas import model_groups
+from ddpdoctor.analysis.spent import rows_of
 from ddpdoctor.analysis.stepcalls import calls_of_steps
 from ddpdoctor.events import RankInfo
 from ddpdoctor.parts import STEP_PARTS
@@ -73,7 +74,7 @@ def _with_calls(analysis: Analysis) -> Analysis:
 def _stats(
     info: RankInfo, counted: pd.DataFrame, tables: Tables, late: dict[int, LateArrivals]
 ) -> RankStats:
-    own = counted[counted["rank"] == info.rank]
+    own = rows_of(counted, info.rank)
     times = _phase_times(own, tables) if len(own) else None
     return RankStats(info.rank, info.host, len(own), times, late.get(info.rank))
 

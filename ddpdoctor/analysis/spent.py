@@ -18,6 +18,18 @@ def spent_until(begin: Ints, end: Ints, inside: npt.NDArray[np.bool_], times: In
     return before[index] + np.where(inside[index], partial, 0)
 
 
+class ByRank:
+    """Columns of a frame that holds one rank after the other, as arrays of each rank."""
+
+    def __init__(self, frame: pd.DataFrame, *names: str) -> None:
+        self._ranks = frame["rank"].to_numpy()
+        self._columns = [frame[name].to_numpy() for name in names]
+
+    def of(self, rank: int) -> list[Ints]:
+        own = slice(*np.searchsorted(self._ranks, [rank, rank + 1]))
+        return [column[own] for column in self._columns]
+
+
 def rows_of(frame: pd.DataFrame, rank: int) -> pd.DataFrame:
     """The rows of one rank; the frames of `Tables` hold one rank after the other."""
     ranks = frame["rank"].to_numpy()

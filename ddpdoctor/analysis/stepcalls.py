@@ -11,7 +11,7 @@ import pandas as pd
 
 from ddpdoctor.analysis.model import StepRange
 from ddpdoctor.analysis.replay import Steps
-from ddpdoctor.analysis.spent import rows_of, spent_until
+from ddpdoctor.analysis.spent import ByRank, rows_of, spent_until
 from ddpdoctor.events import Flag, Phase, Site
 from ddpdoctor.tables import Tables
 
@@ -26,9 +26,9 @@ LEAST_STEPS: Final = 5  # alike in their calls
 UNEXPLAINED: Final = 0.02
 _MOST_CELLS: Final = 4_000_000  # steps x ranks x calls
 _NS_PER_MS: Final = 1e6
-_NOT_BACKWARD: Final = (
-    Phase.INPUT, Phase.FORWARD, Phase.OPTIMIZER, Phase.BETWEEN,
-)  # fmt: skip
+_NOT_BACKWARD: Final = np.isin(
+    np.arange(len(Phase)), [Phase.INPUT, Phase.FORWARD, Phase.OPTIMIZER, Phase.BETWEEN]
+)  # by phase
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,11 @@ def calls_of_steps(
     chosen = _choose(tables, counted, ranks)
     if isinstance(chosen, NoReplay):
         return chosen
-    parts = [_part_of(tables, rank, chosen) for rank in ranks]
+    calls = ByRank(
+        tables.collectives, "flags", "group", "seq", "arrival_ns", "completion_ns"
+    )  # fmt: skip
+    segments = ByRank(tables.segments, "begin_ns", "end_ns", "phase")
+    parts = [_part_of(calls.of(rank), segments.of(rank), chosen) for rank in ranks]
     joined = _joined(parts, chosen, _optimizer_ms(tables, counted))
     return joined if isinstance(joined, NoReplay) else replace(joined, sites=sites or {})
 
@@ -153,22 +157,16 @@ class _Part:
     is_whole: Bools
 
 
-def _part_of(tables: Tables, rank: int, chosen: _Chosen) -> _Part:
-    calls = rows_of(tables.collectives, rank)
-    matched = (calls["flags"].to_numpy() & int(Flag.POINT_TO_POINT)) == 0
-    keys = _key(calls["group"].to_numpy(np.int64), calls["seq"].to_numpy(np.int64))
-    keys = np.where(matched, keys, -1)
+def _part_of(calls: list[Ints], segments: list[Ints], chosen: _Chosen) -> _Part:
+    flags, group, seq, arrivals, completions = calls
+    keys = np.where(flags & int(Flag.POINT_TO_POINT), -1, _key(group, seq))
     shape = chosen.group.shape
     order = None if (keys[1:] > keys[:-1]).all() else np.argsort(keys, kind="stable")
     at = _places(keys, order, _key(chosen.group, chosen.seq).ravel())
     before = _places(keys, order, _key(chosen.before[:, 0], chosen.before[:, 1]))
-    arrivals = calls["arrival_ns"].to_numpy(np.int64)
-    completions = calls["completion_ns"].to_numpy(np.int64)
     arrival, completion = arrivals[at].reshape(shape), completions[at].reshape(shape)
-    segments = rows_of(tables.segments, rank)
-    begins, ends = segments["begin_ns"].to_numpy(np.int64), segments["end_ns"].to_numpy(np.int64)
-    phase = segments["phase"].to_numpy(np.int64)
-    leaves = begins[np.isin(phase, _NOT_BACKWARD)]
+    begins, ends, phase = segments
+    leaves = begins[_NOT_BACKWARD[phase]]
     starts = np.concatenate([[0], begins[phase == Phase.BACKWARD]])
     end, is_last = _first_after(leaves, arrival[:, -1])
     begin, had_begin = _first_after(leaves, arrivals[before])
@@ -187,7 +185,7 @@ def _part_of(tables: Tables, rank: int, chosen: _Chosen) -> _Part:
 
 
 def _key(group: Ints, seq: Ints) -> Ints:
-    return (group << 40) | seq
+    return np.asarray((group.astype(np.int64) << 40) | seq)
 
 
 def _places(keys: Ints, order: Ints | None, wanted: Ints) -> Ints:
