@@ -66,7 +66,7 @@ class Collectives:
 
     def of_rank(self, rank: int) -> Collectives:
         """Views of the columns of one rank: they lie one rank after the other."""
-        own = slice(*np.searchsorted(self.rank, [rank, rank + 1]))
+        own = slice(*np.searchsorted(self.rank, np.array([rank, rank + 1], self.rank.dtype)))
         return Collectives(**{name: column[own] for name, column in self.columns().items()})
 
     def columns(self) -> dict[str, Ints]:

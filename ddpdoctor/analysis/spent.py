@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -26,11 +28,15 @@ class ByRank:
         self._columns = [frame[name].to_numpy() for name in names]
 
     def of(self, rank: int) -> list[Ints]:
-        own = slice(*np.searchsorted(self._ranks, [rank, rank + 1]))
+        own = _slice_of(self._ranks, rank)
         return [column[own] for column in self._columns]
 
 
 def rows_of(frame: pd.DataFrame, rank: int) -> pd.DataFrame:
     """The rows of one rank; the frames of `Tables` hold one rank after the other."""
-    ranks = frame["rank"].to_numpy()
-    return frame.iloc[np.searchsorted(ranks, rank) : np.searchsorted(ranks, rank, "right")]
+    return frame.iloc[_slice_of(frame["rank"].to_numpy(), rank)]
+
+
+def _slice_of(ranks: npt.NDArray[Any], rank: int) -> slice:
+    """By a search with numbers of the same size, since others would have all of them copied."""
+    return slice(*np.searchsorted(ranks, np.array([rank, rank + 1], ranks.dtype)))
