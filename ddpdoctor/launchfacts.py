@@ -45,6 +45,7 @@ class Interface:
     address: str
     up: bool
     kind: InterfaceKind = InterfaceKind.CARD
+    speed_mbit: int | None = None  # as its driver says
 
 
 @dataclass(frozen=True)
