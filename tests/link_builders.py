@@ -16,6 +16,7 @@ from tests.builders import _Rank as Rank
 
 BROADCAST_SITE = 1
 METRIC_SITE = 2
+LINE_OF_METRIC = "train.py:77"
 SITES = {
     BROADCAST_SITE: LINE[Phase.FORWARD],
     METRIC_SITE: Site("/home/user/train.py", 77, "log"),
