@@ -40,6 +40,7 @@ SHARE_WARNING: Final = 0.10
 SHARE_ERROR: Final = 0.40
 LEAST_MS: Final = 0.5  # of a step: what a quiet host's scheduler takes now and then
 OFTEN: Final = 0.5  # calls a step; rarer ones are made every N steps already
+SEVERAL: Final = 2  # calls a step
 SHOWN: Final = 3
 
 
@@ -69,7 +70,7 @@ def _finding(run: Analysis, extras: list[ExtraCall], cost_ms: float, step_ms: fl
     named = "; ".join(_said(extra) for extra in extras[:SHOWN])
     more = len(extras) - SHOWN
     return Finding(
-        severity=_severity(share),
+        severity=_severity(share) if _is_the_scripts(run, extras) else Severity.INFO,
         confidence=Confidence.LIKELY,
         message=(
             f"calls beside the gradients take {cost_ms:.1f} ms of {step_ms:.1f} ms a step "
@@ -85,6 +86,13 @@ def _finding(run: Analysis, extras: list[ExtraCall], cost_ms: float, step_ms: fl
         ),
         lost_s=cost_ms * run.steps.counted / 1e3,
     )
+
+
+def _is_the_scripts(run: Analysis, extras: list[ExtraCall]) -> bool:
+    """On one host a call is little but waking two threads, which a busy host makes dear: what DDP
+    does by itself, or a single call, is no fault there."""
+    own = sum(extra.calls for extra in extras if not extra.buffers)
+    return not run.moved_by_the_cpu or own >= SEVERAL
 
 
 def _severity(share: float) -> Severity:

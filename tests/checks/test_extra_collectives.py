@@ -82,6 +82,18 @@ def test_on_one_host_no_step_without_them_is_promised() -> None:
     assert "would take" not in finding.fix
 
 
+def test_on_one_host_buffers_or_a_single_call_are_a_hint() -> None:
+    buffers = with_model(on_one_host(over_link(FAST, extra_ms=20.0)))
+    single = on_one_host(over_link(FAST, metrics=1, metric_ms=15.0))
+    several = on_one_host(over_link(FAST, metrics=2, metric_ms=8.0))
+
+    severities = [
+        result_of("DD205", run).findings[0].severity for run in (buffers, single, several)
+    ]
+
+    assert severities == [Severity.INFO, Severity.INFO, Severity.WARNING]
+
+
 def test_with_a_rank_missing_it_cannot_tell_waiting_from_transfer() -> None:
     run = over_link(FAST, metrics=5, metric_ms=2.0, ranks=3)
 
