@@ -13,6 +13,7 @@ from ddpdoctor.analysis import analyze
 from ddpdoctor.analysis.gain import Playing
 from ddpdoctor.analysis.gaintypes import Fix
 from ddpdoctor.analysis.replay import Link, Steps, replay, transfers
+from ddpdoctor.events import Kind
 from ddpdoctor.tracefile import Run
 from tests.builders import StepTimes, simulate
 from tests.link_builders import over_link
@@ -183,6 +184,17 @@ def test_on_one_host_it_says_why_there_is_no_number() -> None:
 
     assert not gains.gains
     assert "must be measured" in (gains.reason or "")
+
+
+def test_a_rank_without_calls_phases_or_steps_promises_nothing() -> None:
+    run = run_over(LINK)
+    one, other = run.ranks
+
+    for kind in (Kind.COLLECTIVE, Kind.SPAN, Kind.STEP):
+        less = replace(other, detail=other.detail[other.detail["kind"] != kind])
+        gains = analyze(replace(run, ranks=(one, less))).gains
+        assert not any(gain.is_sure for gain in gains.gains)
+        assert gains.gains or gains.reason
 
 
 def test_a_replay_that_misses_the_record_is_not_used() -> None:

@@ -75,6 +75,8 @@ def calls_of_steps(
         tables.collectives, "flags", "group", "seq", "arrival_ns", "completion_ns"
     )  # fmt: skip
     segments = ByRank(tables.segments, "begin_ns", "end_ns", "phase")
+    if not all(len(calls.of(rank)[0]) and len(segments.of(rank)[0]) for rank in ranks):
+        return NoReplay("a rank recorded no calls")
     parts = [_part_of(calls.of(rank), segments.of(rank), chosen) for rank in ranks]
     joined = _joined(parts, chosen, _optimizer_ms(tables, counted))
     return joined if isinstance(joined, NoReplay) else replace(joined, sites=sites or {})
