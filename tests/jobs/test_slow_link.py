@@ -65,8 +65,8 @@ def assert_transfer_takes_what_the_link_takes(tables: Any, rate_mbit: float) -> 
     for rank in range(2):
         sent = buckets[buckets["rank"] == rank].groupby("step")["nbytes"].sum().median()
         steps = tables.steps[(tables.steps["rank"] == rank) & (tables.steps["step"] > 3)]
-        moving = (steps["transfer_ns"] + steps["overlapped_ns"]).median() / 1e6
-        assert moving == pytest.approx(sent * FRAME * 8 / rate_mbit / 1e3, rel=0.10)
+        moving_ms = (steps["transfer_ns"] + steps["overlapped_ns"]).median() / 1e6
+        assert 0.9 <= moving_ms / (sent * FRAME * 8 / rate_mbit / 1e3) <= 1.3
 
 
 def test_a_late_rank_on_a_slow_link_is_not_taken_for_bandwidth(tmp_path: Path) -> None:
