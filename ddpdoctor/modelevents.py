@@ -325,6 +325,8 @@ class ModelFacts:
                 self.losses[fact.model, fact.sync] = fact
             case Unsynced():
                 self.unsynced[fact.model] = fact
+            case UnusedSearch():
+                self.searches[fact.model] = fact
             case Batches():
                 self.batches.setdefault(fact.model, []).extend(fact.runs)
             case _:
@@ -346,8 +348,6 @@ class ModelFacts:
                 self.changes.append(fact)
             case ModelFailure():
                 self.failures.append(fact)
-            case UnusedSearch():
-                self.searches[fact.model] = fact
 
 
 ModelFact = (

@@ -244,8 +244,7 @@ class Models:
 
     def finish(self) -> None:
         """The process ends."""
-        error = uncaught()
-        if error is not None:
+        if (error := uncaught()) is not None:
             self.failed(error)
         for own in self._models.values():
             self._settle(own)
