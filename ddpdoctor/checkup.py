@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from ddpdoctor.baseline import NetworkBaseline
 from ddpdoctor.checks import CheckResult, launch_checks, run_check
 from ddpdoctor.errors import BadLaunch
 from ddpdoctor.findings import Severity
@@ -53,8 +54,13 @@ def node_launch(nodes: int | None, node_rank: int | None, endpoint: str | None) 
     )  # fmt: skip
 
 
-def check_launch(launch: Launch, timeout_s: float, script: Path | None = None) -> Checkup:
-    """Look, meet the others if there are any, and judge. Raises TorchMissing."""
+def check_launch(
+    launch: Launch, timeout_s: float, script: Path | None = None, *, network: bool = False
+) -> Checkup:
+    """Look, meet the others if there are any, and judge. Raises TorchMissing.
+
+    With `network` it is measured between them; all ranks must ask for it.
+    """
     own = this_process(launch, script)
     if not launch.meets:
         return _alone(launch, own)
@@ -64,11 +70,12 @@ def check_launch(launch: Launch, timeout_s: float, script: Path | None = None) -
         if own.local_rank:  # the first rank of the host says it
             return Checkup(None, None)
         return Checkup(facts, judge(facts, launch))
+    measured = meeting.measure_network(own) if network else None
     if not meeting.judges:
         status = meeting.verdict()
         if status is not None:
             return Checkup(None, None, meeting, status)
-    return _together(launch, meeting)
+    return _together(launch, meeting, measured)
 
 
 def _alone(launch: Launch, own: Process) -> Checkup:
@@ -78,13 +85,14 @@ def _alone(launch: Launch, own: Process) -> Checkup:
     return Checkup(facts, judge(facts, launch))
 
 
-def _together(launch: Launch, meeting: Meeting) -> Checkup:
+def _together(launch: Launch, meeting: Meeting, network: NetworkBaseline | None) -> Checkup:
     waits = meeting.judges and not meeting.is_late
     gathered = meeting.gather(wait=waits)
     met = replace(meeting.rendezvous, waited_s=meeting.waited_s)
     facts = LaunchFacts(
-        gathered.processes, launch.world_size, met, launch.nodes, unreadable=gathered.unreadable
-    )
+        gathered.processes, launch.world_size, met, launch.nodes, unreadable=gathered.unreadable,
+        network=network,
+    )  # fmt: skip
     first = min((process.rank or 0 for process in gathered.processes), default=launch.rank)
     if not meeting.judges and launch.rank != first:  # rank 0 did not come: the first of the others
         return Checkup(None, None, meeting)
@@ -99,6 +107,8 @@ def judge(facts: LaunchFacts, launch: Launch) -> Report:
     notes = []
     if facts.unreadable:
         notes.append(f"the reports of {facts.unreadable} processes could not be read")
+    if facts.network is not None and facts.network.problem:
+        notes.append(f"the network was not measured whole: {facts.network.problem}")
     name = launch.job.strip("/") or facts.processes[0].host if facts.processes else "launch"
     return Report("launch", name, results, notes=tuple(notes))
 

@@ -134,9 +134,14 @@ def _tell_of_launch(launched: Launched) -> None:
 @click.argument("run", required=False, type=click.Path(path_type=Path))
 @_json_option
 @click.option("--short", is_flag=True, help="Where a step goes and the finding to read first.")
+@click.option(
+    "--html", type=click.Path(path_type=Path, dir_okay=False), help="Write it as one HTML file."
+)
 @_fail_on_option
 @click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an internal error.")
-def report(run: Path | None, as_json: bool, short: bool, fail_on: str, verbose: bool) -> int:
+def report(  # noqa: PLR0913  each is an option of the command line
+    run: Path | None, as_json: bool, short: bool, html: Path | None, fail_on: str, verbose: bool
+) -> int:
     """Report on a recorded RUN, or on a launch that failed; by default the newest one here."""
     del verbose  # read by main() from the command line, since it matters before parsing, too
     from ddpdoctor.runfolders import launch_alone
@@ -155,7 +160,18 @@ def report(run: Path | None, as_json: bool, short: bool, fail_on: str, verbose: 
         _print(to_json(made))
     else:
         _print_text(made, short=short)
+    if html is not None:
+        _write_html(made, html)
     return _status(made, fail_on)
+
+
+def _write_html(made: Report, path: Path) -> None:
+    from ddpdoctor.report_html import to_html
+
+    try:
+        path.write_text(to_html(made), encoding="utf-8")
+    except OSError as error:
+        raise click.FileError(str(path), error.strerror or "cannot be written") from error
 
 
 def _print_text(made: Report, *, short: bool) -> None:

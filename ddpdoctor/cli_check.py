@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ddpdoctor.errors import BadLaunch
 from ddpdoctor.output import (
     HELP,
     NO_VERDICT,
@@ -40,6 +41,11 @@ if TYPE_CHECKING:
     "--script", type=click.Path(path_type=Path), help="Compare this program, too, over the ranks."
 )
 @click.option(
+    "--network",
+    is_flag=True,
+    help="Measure the network between the ranks, too (some 10 s), and keep it beside the runs.",
+)
+@click.option(
     "--failing-nodes",
     type=click.Path(path_type=Path),
     default="failing_nodes.txt",
@@ -55,6 +61,7 @@ def check(  # noqa: PLR0913  each is an option of the command line
     rdzv_endpoint: str | None,
     timeout_s: float,
     script: Path | None,
+    network: bool,
     failing_nodes: Path,
     as_json: bool,
     fail_on: str,
@@ -67,6 +74,11 @@ def check(  # noqa: PLR0913  each is an option of the command line
 
         torchrun --nproc-per-node 4 -m ddpdoctor check
 
+    With --network it also measures all-reduces of many sizes and each two hosts, for the report on
+    later runs:
+
+        torchrun --nproc-per-node 4 -m ddpdoctor check --network
+
     Where torchrun itself waits for a node, let one process a node meet:
 
         ddpdoctor check --nnodes 2 --node-rank 0 --rdzv-endpoint HOST:29500
@@ -77,7 +89,9 @@ def check(  # noqa: PLR0913  each is an option of the command line
 
     by_node = not (nnodes is None and node_rank is None and rdzv_endpoint is None)
     given = node_launch(nnodes, node_rank, rdzv_endpoint) if by_node else launch_of(os.environ)
-    checkup = check_launch(given, timeout_s, script)
+    if network and not given.meets:
+        raise BadLaunch("--network measures between ranks: start it by torchrun, or by --nnodes")
+    checkup = check_launch(given, timeout_s, script, network=network)
     if checkup.report is None or checkup.facts is None:  # another rank has said it
         return NO_VERDICT if checkup.status is None else checkup.status
     if as_json:
@@ -87,6 +101,7 @@ def check(  # noqa: PLR0913  each is an option of the command line
     else:
         _print_launch(checkup.report, checkup.facts)
     _write_failing_nodes(checkup.report, failing_nodes)
+    _keep_network(checkup.facts)
     status = status_of(checkup.report, fail_on)
     checkup.tell_others(status)
     return status
@@ -98,6 +113,19 @@ def _print_launch(made: Report, facts: LaunchFacts) -> None:
 
     with reader_may_leave():
         render(made, facts, text_console())
+
+
+def _keep_network(facts: LaunchFacts) -> None:
+    """Beside the runs, where the report on them looks for it."""
+    from ddpdoctor.baseline import write_baseline
+    from ddpdoctor.runfolders import runs_folder
+
+    if facts.network is None or not facts.network.sizes:
+        return
+    try:
+        complain(f"the network is kept in {write_baseline(facts.network, runs_folder())}")
+    except OSError as error:
+        complain(f"the network is not kept: {error.strerror}")
 
 
 def _write_failing_nodes(made: Report, path: Path) -> None:

@@ -6,6 +6,7 @@ from ddpdoctor.launchfacts import Interface, InterfaceKind, LaunchFacts, Network
 
 GLOO = "GLOO_SOCKET_IFNAME"
 NCCL = "NCCL_SOCKET_IFNAME"
+FASTER = 4  # times the speed: from 100 Mbit/s to 1, or from 1 Gbit/s to 10 or 25
 
 
 def matching(variable: str, value: str, network: Network) -> tuple[Interface, ...]:
@@ -75,6 +76,27 @@ def cards(network: Network) -> tuple[Interface, ...]:
         for each in network.interfaces
         if each.kind is InterfaceKind.CARD and each.up and each.address
     )
+
+
+def used_by(process: Process, backend: str) -> Interface | None:
+    """The card that the backend takes on this process's host, where that is clear."""
+    value = process.environment.get(NCCL if backend == "nccl" else GLOO, "")
+    if value:
+        found = matching(NCCL if backend == "nccl" else GLOO, value, process.network)
+    else:
+        own = process.network.own_address if backend != "nccl" else None
+        found = tuple(each for each in process.network.interfaces if own and each.address == own)
+    return found[0] if len(found) == 1 and found[0].kind is InterfaceKind.CARD else None
+
+
+def faster_card(process: Process, used: Interface) -> Interface | None:
+    """The fastest other card of this host, where it is much faster by what its driver says."""
+    if used.speed_mbit is None:
+        return None
+    others = [each for each in cards(process.network) if each != used and each.speed_mbit]
+    best = max(others, key=lambda each: each.speed_mbit or 0, default=None)
+    much = best is not None and (best.speed_mbit or 0) >= FASTER * used.speed_mbit
+    return best if much else None
 
 
 def meets_on_loopback(launch: LaunchFacts) -> bool:

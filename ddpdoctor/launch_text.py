@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ddpdoctor.baseline import NetworkBaseline
 from ddpdoctor.checks import CheckResult, Outcome
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.ifnames import cards
@@ -44,6 +45,9 @@ def _parts(
     yield said(headline, style="bold")
     if not short:
         yield from _hosts(meetings)
+    for facts in meetings:
+        if facts.network is not None:
+            yield from _network(facts.network)
     for result, finding in report.findings:
         yield Text()
         yield from _finding(result, finding)
@@ -106,6 +110,45 @@ def _row(processes: list[Process]) -> tuple[str, ...]:
         _count(limits.open_files),
         f"{card.address} ({card.name})" if card else first.network.own_address or "none",
     )
+
+
+def _network(network: NetworkBaseline) -> Iterator[RenderableType]:
+    """All-reduces over the sizes, then each two hosts."""
+    way = "loopback of one host" if network.shares_host else network.interface or "by default"
+    yield Text()
+    yield said(f"network · {network.backend}, {way} · {network.taken_s:.1f} s", style="bold")
+    yield Columns(
+        ("all-reduce", "time", "algbw", "busbw"),
+        tuple(
+            (
+                _bytes(each.nbytes), f"{1e3 * each.seconds:.2f} ms",
+                f"{each.algbw_gb_per_s:.3f} GB/s", f"{each.busbw_gb_per_s:.3f} GB/s",
+            )
+            for each in network.sizes
+        ),
+        frozenset(),
+    )  # fmt: skip
+    if not network.pairs:
+        return
+    slowest = sorted(network.pairs, key=lambda pair: pair.slower_gb_per_s)[:_SHOWN_HOSTS]
+    yield Columns(
+        ("hosts", "one way", "there", "back"),
+        tuple(
+            (
+                f"{network.hosts[pair.rank]} – {network.hosts[pair.peer]}",
+                f"{1e3 * pair.latency_s:.2f} ms",
+                f"{pair.gb_per_s:.3f} GB/s", f"{pair.back_gb_per_s:.3f} GB/s",
+            )
+            for pair in slowest
+        ),
+        frozenset({"hosts"}), left=frozenset({"hosts"}),
+    )  # fmt: skip
+    if len(network.pairs) < network.pairs_planned or len(network.pairs) > len(slowest):
+        yield Text(f"{len(network.pairs)} of {network.pairs_planned} pairs measured", style="dim")
+
+
+def _bytes(nbytes: int) -> str:
+    return f"{nbytes // 2**20} MiB" if nbytes >= 2**20 else f"{nbytes // 1024} KiB"
 
 
 def _size(value: int | None) -> str:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from ddpdoctor.baseline import NetworkBaseline
     from ddpdoctor.events import RankInfo
 
 MOST_RANKS: Final = 1_000_000  # as in a rank file; a larger number is none
@@ -44,6 +45,7 @@ class Interface:
     address: str
     up: bool
     kind: InterfaceKind = InterfaceKind.CARD
+    speed_mbit: int | None = None  # as its driver says
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,7 @@ class LaunchFacts:
     nodes: tuple[str, ...] = ()  # host names that the scheduler gave to the job
     port: PortHolder | None = None  # looked at before launching: who holds it
     unreadable: int = 0  # reports of others that could not be read
+    network: NetworkBaseline | None = None  # where it was measured
 
     @property
     def is_noted(self) -> bool:

@@ -18,6 +18,11 @@ from ddpdoctor.tracefile import RankTrace
 
 Ints = npt.NDArray[np.int64]
 UNKNOWN = -1
+_SPARSE = 4  # times the records: sequence numbers that reach further are numbered anew
+_NARROW = {
+    "rank": np.int32, "group": np.int32, "op": np.int16, "flags": np.int16, "bucket": np.int16,
+    "last_rank": np.int32, "complete": np.bool_,
+}  # fmt: skip
 # Sends pair up on their own, and a call that raised reduced nothing: neither is put together
 # with the other ranks' calls.
 UNMATCHED = Flag.POINT_TO_POINT | Flag.FAILED
@@ -60,14 +65,9 @@ class Collectives:
         return int(max(self.arrival_ns.max(initial=0), self.completion_ns.max(initial=0)))
 
     def of_rank(self, rank: int) -> Collectives:
-        """Copies of the columns of one rank."""
-        return self._where(self.rank == rank)
-
-    def _where(self, which: npt.NDArray[np.bool_]) -> Collectives:
-        return Collectives(**{name: column[which] for name, column in self.columns().items()})
-
-    def store_steps(self, rank: int, steps: Ints) -> None:
-        self.step[self.rank == rank] = steps
+        """Views of the columns of one rank: they lie one rank after the other."""
+        own = slice(*np.searchsorted(self.rank, np.array([rank, rank + 1], self.rank.dtype)))
+        return Collectives(**{name: column[own] for name, column in self.columns().items()})
 
     def columns(self) -> dict[str, Ints]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -76,42 +76,57 @@ class Collectives:
 def match(ranks: Sequence[RankTrace], clock: CommonClock) -> Collectives:
     """All collectives, with what only the other ranks' records tell."""
     numbering: dict[GroupInfo, int] = {}
-    parts = [_columns_of(trace, clock.ranks[trace.info.rank], numbering) for trace in ranks]
-    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    ordered = sorted(ranks, key=lambda trace: trace.info.rank)
+    calls = [trace.detail["kind"] == Kind.COLLECTIVE for trace in ordered]
+    ends = np.cumsum([np.count_nonzero(own) for own in calls])
+    columns = _empty(int(ends[-1]))
+    places = [slice(int(b), int(e)) for b, e in zip([0, *ends[:-1]], ends, strict=True)]
+    for trace, own, place in zip(ordered, calls, places, strict=True):
+        part = {name: column[place] for name, column in columns.items()}
+        _fill(part, trace, own, clock.ranks[trace.info.rank], numbering)
     sizes = np.array([len(group.ranks) for group in numbering], np.int64)
-    columns |= _arrivals(columns, sizes)
-    _pair_up(columns, np.concatenate([_peers(trace) for trace in ranks]))
-    columns |= _durations(columns)
+    _arrivals(columns, sizes, places)
+    _pair_up(columns, ordered)
+    for place in places:
+        _durations({name: column[place] for name, column in columns.items()})
     return Collectives(**columns)
 
 
-def _columns_of(
-    trace: RankTrace, clock: RankClock, numbering: dict[GroupInfo, int]
-) -> dict[str, Ints]:
-    records = trace.detail[trace.detail["kind"] == Kind.COLLECTIVE]
+def _empty(count: int) -> dict[str, Ints]:
+    """Room for the columns; small numbers take less of it, since there may be tens of millions."""
+    return {
+        field.name: np.empty(count, _NARROW.get(field.name, np.int64))
+        for field in fields(Collectives)
+    }
+
+
+def _fill(
+    columns: dict[str, Ints], trace: RankTrace, own: npt.NDArray[np.bool_], clock: RankClock,
+    numbering: dict[GroupInfo, int],
+) -> None:  # fmt: skip
+    """What the records of one rank tell."""
+    records = trace.detail[own]
     local = [numbering.setdefault(group, len(numbering)) for group in trace.groups]
     number = np.array([*local, UNKNOWN], np.int64)  # UNKNOWN where the fact was lost
-    columns = {
-        name: records[name].astype(np.int64)
-        for name in ("seq", "flags", "bucket", "step", "sync", "site", "nbytes")
-    }
-    columns["rank"] = np.full(len(records), trace.info.rank, np.int64)
-    columns["op"] = records["code"].astype(np.int64)
-    columns["group"] = number[np.minimum(records["group"], len(local))]
-    columns["arrival_ns"] = clock.to_common(records["begin_ns"])
+    for name in ("seq", "flags", "bucket", "step", "sync", "site", "nbytes"):
+        columns[name][:] = records[name]
+    columns["rank"][:] = trace.info.rank
+    columns["op"][:] = records["code"]
+    columns["group"][:] = number[np.minimum(records["group"], len(local))]
+    columns["arrival_ns"][:] = clock.to_common(records["begin_ns"])
     for name, recorded in (("issued_ns", "issued_ns"), ("completion_ns", "end_ns")):
-        known = records[recorded] > 0
-        columns[name] = np.where(known, clock.to_common(records[recorded]), UNKNOWN)
+        times = records[recorded]
+        columns[name][:] = np.where(times > 0, clock.to_common(times), UNKNOWN)
     sync_ends = clock.to_common(_sync_ends(trace))
-    columns["completion_ns"] = _within_backward(columns, sync_ends)
-    return columns
+    columns["completion_ns"][:] = _within_backward(columns, sync_ends)
 
 
 def _sync_ends(trace: RankTrace) -> Ints:
     """When each backward had waited for its reductions."""
-    spans = trace.detail[trace.detail["kind"] == Kind.SPAN]
-    ends = spans["end_ns"][(spans["code"] == Phase.BLOCKED) & (spans["end_ns"] > 0)]
-    return np.sort(ends.astype(np.int64))
+    detail = trace.detail
+    blocked = (detail["kind"] == Kind.SPAN) & (detail["code"] == Phase.BLOCKED)
+    ends = detail["end_ns"][blocked].astype(np.int64)
+    return np.sort(ends[ends > 0])
 
 
 def _within_backward(columns: dict[str, Ints], sync_ends: Ints) -> Ints:
@@ -129,43 +144,96 @@ def _within_backward(columns: dict[str, Ints], sync_ends: Ints) -> Ints:
     return np.where(has_end & (completion >= 0), np.minimum(completion, latest), completion)
 
 
-def _arrivals(columns: dict[str, Ints], group_sizes: Ints) -> dict[str, Ints]:
-    """First, last and second-last arrival of each collective over the ranks, by sorting."""
-    count = len(columns["rank"])
+def _arrivals(columns: dict[str, Ints], group_sizes: Ints, places: Sequence[slice]) -> None:
+    """First, last and second-last arrival of each collective over the ranks, rank by rank."""
     own = columns["arrival_ns"]
-    result = {
-        "first_arrival_ns": own.copy(), "last_arrival_ns": own.copy(),
-        "last_rank": columns["rank"].copy(), "caused_ns": np.zeros(count, np.int64),
-        "complete": np.zeros(count, np.bool_),
-    }  # fmt: skip
-    alike = np.flatnonzero(is_matched(columns["flags"], columns["group"]))
-    if not len(alike):
-        return result  # type: ignore[return-value]
-    order = alike[np.lexsort((own[alike], columns["seq"][alike], columns["group"][alike]))]
-    group, seq, arrival = columns["group"][order], columns["seq"][order], own[order]
-    begins = np.flatnonzero(np.concatenate([[True], (np.diff(group) != 0) | (np.diff(seq) != 0)]))
-    present = np.diff(np.concatenate([begins, [len(order)]]))
-    ends = begins + present - 1
-    second = arrival[np.maximum(ends - 1, begins)]
-    expected = group_sizes[group[begins]]
-    for name, value in (
-        ("first_arrival_ns", arrival[begins]),
-        ("last_arrival_ns", arrival[ends]),
-        ("last_rank", columns["rank"][order][ends]),
-        ("caused_ns", arrival[ends] - second),
-        ("complete", present == expected),
-    ):
-        result[name][order] = np.repeat(value, present)
-    return result  # type: ignore[return-value]
+    columns["first_arrival_ns"][:] = own
+    columns["last_arrival_ns"][:] = own
+    columns["last_rank"][:] = columns["rank"]
+    columns["caused_ns"][:] = 0
+    columns["complete"][:] = False
+    alike = is_matched(columns["flags"], columns["group"])
+    if not alike.any():
+        return
+    number, group = _numbers(columns["group"], columns["seq"], alike)
+    met = _Met.of(len(group))
+    for place in places:
+        which = slice(None) if alike[place].all() else alike[place]
+        if place.stop > place.start:
+            met.add(number[place][which], own[place][which], int(columns["rank"][place.start]))
+    met.second[:] = np.where(met.present > 1, met.last - met.second, 0)
+    complete = met.present == group_sizes[group]
+    for place in places:
+        which = slice(None) if alike[place].all() else alike[place]
+        at = number[place][which]
+        columns["first_arrival_ns"][place][which] = met.first[at]
+        columns["last_arrival_ns"][place][which] = met.last[at]
+        columns["last_rank"][place][which] = met.last_rank[at]
+        columns["caused_ns"][place][which] = met.second[at]
+        columns["complete"][place][which] = complete[at]
 
 
-def _pair_up(columns: dict[str, Ints], peers: Ints) -> None:
+def _numbers(group: Ints, seq: Ints, alike: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
+    """A small number for each (group, seq), and the group of each number."""
+    chosen = slice(None) if alike.all() else alike
+    of, numbered = group[chosen], seq[chosen]
+    count = int(of.max()) + 1
+    least, most = np.full(count, 2**62), np.full(count, -1)
+    np.minimum.at(least, of, numbered)
+    np.maximum.at(most, of, numbered)
+    extent = np.maximum(most - least + 1, 0)
+    if extent.sum() <= _SPARSE * len(group):
+        begins = np.concatenate([[0], np.cumsum(extent)[:-1]])
+        numbers = (begins - least)[group]
+        numbers += seq
+        return numbers, np.repeat(np.arange(count), extent)
+    pairs = np.stack([group, seq])
+    known, numbers = np.unique(pairs[:, alike], axis=1, return_inverse=True)
+    every = np.zeros(len(group), np.int64)
+    every[alike] = numbers.reshape(-1)
+    return every, known[0]
+
+
+@dataclass(frozen=True)
+class _Met:
+    """Of each collective the arrivals seen so far."""
+
+    first: Ints
+    last: Ints
+    second: Ints
+    last_rank: Ints
+    present: Ints
+
+    @classmethod
+    def of(cls, count: int) -> _Met:
+        long_ago = np.full(count, -(2**62))
+        return cls(
+            np.full(count, 2**62), long_ago, long_ago.copy(), np.zeros(count, np.int64),
+            np.zeros(count, np.int64),
+        )  # fmt: skip
+
+    def add(self, at: Ints, arrival: Ints, rank: int) -> None:
+        """Those of one rank, which has each of its collectives once."""
+        before = self.last[at]
+        is_last = arrival >= before
+        self.second[at] = np.where(is_last, before, np.maximum(self.second[at], arrival))
+        self.last[at] = np.maximum(before, arrival)
+        self.last_rank[at] = np.where(is_last, rank, self.last_rank[at])
+        self.first[at] = np.minimum(self.first[at], arrival)
+        self.present[at] += 1
+
+
+def _pair_up(columns: dict[str, Ints], ranks: Sequence[RankTrace]) -> None:
     """Arrivals of sends and receives: the n-th send to a peer meets its n-th receive.
 
     Where the two sides do not have equally many, as after thinning out, they are left apart.
     """
-    is_message = np.isin(columns["op"], (Op.SEND, Op.RECV)) & (peers != UNKNOWN)
-    rows = np.flatnonzero(is_message & ((columns["flags"] & Flag.FAILED) == 0))
+    is_message = (columns["op"] == Op.SEND) | (columns["op"] == Op.RECV)
+    if not is_message.any():
+        return
+    peers = np.concatenate([_peers(trace) for trace in ranks])
+    is_message &= (peers != UNKNOWN) & ((columns["flags"] & int(Flag.FAILED)) == 0)
+    rows = np.flatnonzero(is_message)
     if not len(rows):
         return
     is_send = columns["op"][rows] == Op.SEND
@@ -203,20 +271,27 @@ def _peers(trace: RankTrace) -> Ints:
     return found
 
 
-def _durations(columns: dict[str, Ints]) -> dict[str, Ints]:
-    """wait, queue and transfer of each collective on each rank (gloo: two at once a group)."""
-    arrival, completion = columns["arrival_ns"], columns["completion_ns"]
-    last = columns["last_arrival_ns"]
-    known = (completion >= 0) & ((columns["flags"] & (Flag.FAILED | Flag.UNTIMED)) == 0)
+def _durations(own: dict[str, Ints]) -> None:
+    """wait, queue and transfer of each collective of one rank (gloo: two at once a group)."""
+    arrival, completion, last = own["arrival_ns"], own["completion_ns"], own["last_arrival_ns"]
+    known = (completion >= 0) & ((own["flags"] & int(Flag.FAILED | Flag.UNTIMED)) == 0)
     wait = np.where(known, np.minimum(last, completion), last) - arrival
     queue = np.zeros(len(arrival), np.int64)
-    for rank in np.unique(columns["rank"]):
-        for group in np.unique(columns["group"]):
-            own = np.flatnonzero((columns["rank"] == rank) & (columns["group"] == group) & known)
-            own = own[np.argsort(columns["seq"][own], kind="stable")]
-            queue[own] = np.maximum(0, _second_largest_before(completion[own]) - last[own])
-    transfer = np.where(known, np.maximum(0, completion - last - queue), UNKNOWN)
-    return {"wait_ns": np.maximum(0, wait), "queue_ns": queue, "transfer_ns": transfer}
+    for group in _groups(own["group"]):
+        rows = np.flatnonzero((own["group"] == group) & known)
+        seq = own["seq"][rows]
+        if (seq[1:] < seq[:-1]).any():
+            rows = rows[np.argsort(seq, kind="stable")]
+        queue[rows] = np.maximum(0, _second_largest_before(completion[rows]) - last[rows])
+    own["wait_ns"][:] = np.maximum(0, wait)
+    own["queue_ns"][:] = queue
+    own["transfer_ns"][:] = np.where(known, np.maximum(0, completion - last - queue), UNKNOWN)
+
+
+def _groups(numbers: Ints) -> Ints:
+    """Each group once; mostly there is one."""
+    same = len(numbers) > 0 and bool((numbers == numbers[0]).all())
+    return numbers[:1] if same else np.unique(numbers)
 
 
 def _second_largest_before(values: Ints) -> Ints:

@@ -258,6 +258,16 @@ class Batches:
     runs: Few[BatchRun]
 
 
+@dataclass(frozen=True)
+class UnusedSearch:
+    """What `find_unused_parameters=True` has cost at the ends of forwards; a later one replaces
+    it. With it goes what DDP does there anyway, some tens of microseconds."""
+
+    model: ModelNumber
+    searches: Count
+    spent_ns: Count
+
+
 class ChangeKind(StrEnum):
     """What happened to a parameter after its model was wrapped."""
 
@@ -316,6 +326,7 @@ class ModelFacts:
     changes: list[ModelChange] = field(default_factory=list)
     failures: list[ModelFailure] = field(default_factory=list)
     gradient_times: dict[tuple[int, int], GradientTimes] = field(default_factory=dict)
+    searches: dict[int, UnusedSearch] = field(default_factory=dict)
 
     def add(self, fact: ModelFact) -> None:
         """Take in one. Of what is kept by number a later one replaces the earlier."""
@@ -334,6 +345,8 @@ class ModelFacts:
                 self.gradient_times[fact.model, fact.sync] = fact
             case Unsynced():
                 self.unsynced[fact.model] = fact
+            case UnusedSearch():
+                self.searches[fact.model] = fact
             case Batches():
                 self.batches.setdefault(fact.model, []).extend(fact.runs)
             case _:
@@ -360,6 +373,7 @@ class ModelFacts:
 ModelFact = (
     ModelInfo | OptimizerInfo | ModelSample | EvaluationSample | Rescaled | Loss | Summed
     | Gathered | NonFinite | Unsynced | Batches | ModelChange | ModelFailure | GradientTimes
+    | UnusedSearch
 )  # fmt: skip
 MODEL_FACTS: Final[dict[str, type[ModelFact]]] = {
     "model": ModelInfo,
@@ -376,4 +390,5 @@ MODEL_FACTS: Final[dict[str, type[ModelFact]]] = {
     "model_change": ModelChange,
     "model_failure": ModelFailure,
     "gradient_times": GradientTimes,
+    "unused_search": UnusedSearch,
 }

@@ -20,20 +20,29 @@ _DAY_NS: Final = 86_400 * 10**9
 EARLIEST_NS: Final = _DAY_NS  # before recording began: a span may be older than the recorder
 LATEST_NS: Final = 366 * _DAY_NS  # after it
 MOST_BYTES: Final = 2**50  # of one collective; more moves in no machine
-_RECORDED_PHASES: Final = tuple(p for p in Phase if p not in (Phase.WAIT, Phase.TRANSFER))
+_CODES: Final = np.arange(256)  # a code is a byte
+_IS_PHASE: Final = np.isin(_CODES, [p for p in Phase if p not in (Phase.WAIT, Phase.TRANSFER)])
+_IS_OP: Final = np.isin(_CODES, list(Op))
+_IS_PART: Final = np.isin(_CODES, list(Part))
 
 
 def plausible(detail: Records, began_ns: int) -> Records:
     """The records that can be true, in their order, which is that of their serial numbers."""
-    detail = detail[_alone(detail, began_ns)]
+    detail = _only(detail, _alone(detail, began_ns))
     if not len(detail):
         return detail
     kept = np.ones(len(detail), np.bool_)
-    steps = np.flatnonzero(detail["kind"] == Kind.STEP)
+    kind = detail["kind"]
+    steps = np.flatnonzero(kind == Kind.STEP)
     kept[steps] = _apart(detail[steps])
-    collectives = np.flatnonzero(detail["kind"] == Kind.COLLECTIVE)
-    kept[collectives] = _numbered_once(detail[collectives])
-    return detail[kept]
+    calls = np.flatnonzero(kind == Kind.COLLECTIVE)
+    kept[calls] = _numbered_once(*(detail[name][calls] for name in ("flags", "group", "seq")))
+    return _only(detail, kept)
+
+
+def _only(detail: Records, kept: Bools) -> Records:
+    """Mostly all are kept, and need not be copied."""
+    return detail if kept.all() else detail[kept]
 
 
 def _alone(detail: Records, began_ns: int) -> Bools:
@@ -44,11 +53,11 @@ def _alone(detail: Records, began_ns: int) -> Bools:
     ends = (end == 0) | ((end >= begin) & _in_time(end, began_ns))
     came_back = (issued == 0) | ((issued >= begin) & _in_time(issued, began_ns))
     known = (
-        ((kind == Kind.SPAN) & np.isin(code, _RECORDED_PHASES))
-        | ((kind == Kind.COLLECTIVE) & np.isin(code, tuple(Op)) & came_back)
+        ((kind == Kind.SPAN) & _IS_PHASE[code])
+        | ((kind == Kind.COLLECTIVE) & _IS_OP[code] & came_back)
         | ((kind == Kind.STEP) & (end > begin))
         | ((kind == Kind.WAIT) & (code == Phase.BLOCKED))
-        | ((kind == Kind.PART) & np.isin(code, tuple(Part)) & (end > begin))
+        | ((kind == Kind.PART) & _IS_PART[code] & (end > begin))
         | ((kind == Kind.NAMED) & (detail["site"] <= MOST_NAMES))
     )
     return np.asarray(known & begins & ends & (detail["nbytes"] <= MOST_BYTES))
@@ -79,14 +88,17 @@ def _apart(steps: Records) -> Bools:
     return kept
 
 
-def _numbered_once(collectives: Records) -> Bools:
+def _numbered_once(
+    flags: npt.NDArray[Any], group: npt.NDArray[Any], seq: npt.NDArray[Any]
+) -> Bools:
     """Each place in the order of a group once; sends and receives are numbered apart."""
-    apart = (collectives["flags"] & Flag.POINT_TO_POINT).astype(np.int64)
-    place = (apart << 48) | (collectives["group"].astype(np.int64) << 32)
-    return _first_of_each(place | collectives["seq"].astype(np.int64))
+    apart = (flags & int(Flag.POINT_TO_POINT)).astype(np.int64)
+    return _first_of_each((apart << 48) | (group.astype(np.int64) << 32) | seq.astype(np.int64))
 
 
 def _first_of_each(numbers: npt.NDArray[Any]) -> Bools:
+    if (numbers[1:] > numbers[:-1]).all():
+        return np.ones(len(numbers), np.bool_)
     kept = np.zeros(len(numbers), np.bool_)
     kept[np.unique(numbers, return_index=True)[1]] = True
     return kept

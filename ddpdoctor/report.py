@@ -114,6 +114,7 @@ def to_json(report: Report) -> str:
     }
     if report.analysis is not None:
         document["time"] = _time(report.analysis)
+        document["gains"] = asdict(report.analysis.gains)
     return json.dumps(document, indent=2)
 
 

@@ -110,6 +110,14 @@ def _by_id(path: Path) -> Path:
     return runs_folder() / path if (runs_folder() / path).exists() else path
 
 
+def folders_around(attempt: Path) -> tuple[Path, ...]:
+    """Where something may be kept beside a run: its attempt, the run, and all runs."""
+    if not re.fullmatch(r"attempt-\d{1,9}", attempt.name):
+        return (attempt,)
+    absolute = attempt.absolute()
+    return (attempt, *absolute.parents[:2])
+
+
 def rank_files(folder: Path) -> Iterator[Path]:
     """In the order of the ranks."""
     return iter(sorted(folder.glob("rank*.ddt")))

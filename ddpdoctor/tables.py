@@ -23,6 +23,7 @@ from ddpdoctor.tracefile import RankTrace, Records, Run
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Columns = Mapping[str, npt.NDArray[Any]]
 
 STEP_PHASES = (
     Phase.INPUT, Phase.FORWARD, Phase.BACKWARD, Phase.WAIT, Phase.TRANSFER, Phase.OPTIMIZER,
@@ -147,31 +148,34 @@ def build_tables(run: Run) -> Tables:
     """Bring the ranks of a run onto one clock and into frames."""
     clock = common_clock(run.ranks)
     matched = match(run.ranks, clock)
-    steps: list[pd.DataFrame] = []
-    segments: list[pd.DataFrame] = []
-    pauses: list[pd.DataFrame] = []
-    named: list[pd.DataFrame] = []
+    parts: dict[type, list[Columns]] = {
+        row: [] for row in (StepRow, SegmentRow, PauseRow, NamedRow)
+    }
     for trace in run.ranks:
         rank = trace.info.rank
         own = matched.of_rank(rank)
         timeline = _Timeline(trace, own, clock.ranks[rank])
-        segments.append(timeline.segments())
-        steps.append(timeline.step_frame())
-        pauses.append(_frame(PauseRow, pause_columns(trace, clock.ranks[rank])))
-        named.append(_frame(NamedRow, named_columns(trace, clock.ranks[rank], timeline.latest_ns)))
+        parts[SegmentRow].append(timeline.segments())
+        parts[StepRow].append(timeline.steps())
+        parts[PauseRow].append(pause_columns(trace, clock.ranks[rank]))
+        parts[NamedRow].append(named_columns(trace, clock.ranks[rank], timeline.latest_ns))
         own.step[:] = timeline.step_at(own.arrival_ns)
-        matched.store_steps(rank, own.step)
     return Tables(
-        pd.concat(steps, ignore_index=True),
-        pd.concat(segments, ignore_index=True),
+        _joined(StepRow, parts.pop(StepRow)),
+        _joined(SegmentRow, parts.pop(SegmentRow)),
         _frame(CollectiveRow, matched.columns()),
         clock,
-        pd.concat(pauses, ignore_index=True),
-        pd.concat(named, ignore_index=True),
+        _joined(PauseRow, parts.pop(PauseRow)),
+        _joined(NamedRow, parts.pop(NamedRow)),
     )
 
 
-def _frame(row: type, columns: Mapping[str, npt.NDArray[Any]]) -> pd.DataFrame:
+def _joined(row: type, parts: list[Columns]) -> pd.DataFrame:
+    """One frame of the columns of all ranks, one rank after the other."""
+    return _frame(row, {name: np.concatenate([p[name] for p in parts]) for name in parts[0]})
+
+
+def _frame(row: type, columns: Columns) -> pd.DataFrame:
     """A frame with exactly the columns of the row class, in their order."""
     names = [field.name for field in fields(row)]
     if set(names) != set(columns):
@@ -196,7 +200,7 @@ class _Timeline:
         self._step_end = clock.to_common(step_records["end_ns"])
         self._parts = parts_of_steps(trace, step_records)
         transfers = _union(own.last_arrival_ns, own.completion_ns)
-        self._times = np.unique(
+        self._times = _distinct(
             np.concatenate(
                 [
                     *(edges for spans in self._spans.by_depth for edges in (spans.begin,
@@ -209,14 +213,15 @@ class _Timeline:
         self._phase = np.full(len(at), Phase.BETWEEN, np.int64)
         self._known = np.zeros(len(at), np.bool_)  # elsewhere no step was recorded in detail
         for spans in self._spans.by_depth:
-            inside, index = _covering(spans.begin, spans.end, at)
+            inside, index = _covering_in_order(spans.begin, spans.end, at)
             self._phase[inside] = spans.phase[index[inside]]
             self._known |= inside
-        inside, index = _covering(blocked.begin, blocked.end, at)
+        inside, index = _covering_in_order(blocked.begin, blocked.end, at)
         waiting = at[inside] < blocked.split[index[inside]]
         self._phase[inside] = np.where(waiting, Phase.WAIT, Phase.TRANSFER)
-        self._outstanding = _covering(*transfers, at)[0]
-        self._step_index = self._index_of_step(at)
+        self._outstanding = _covering_in_order(*transfers, at)[0]
+        inside, index = _covering_in_order(self._step_begin, self._step_end, at)
+        self._step_index = np.where(inside, index, -1)
         self._untimed = own.arrival_ns[(own.flags & Flag.UNTIMED) > 0]
         self._known |= self._step_index >= 0
 
@@ -231,28 +236,25 @@ class _Timeline:
         inside, index = _covering(self._step_begin, self._step_end, times)
         return np.where(inside, index, -1)
 
-    def segments(self) -> pd.DataFrame:
+    def segments(self) -> Columns:
         """Neighbours of one phase and step become one segment."""
         count = len(self._phase)
         if count == 0:
-            return _frame(SegmentRow, dict.fromkeys(_names(SegmentRow), np.empty(0, np.int64)))
+            return dict.fromkeys(_names(SegmentRow), np.empty(0, np.int64))
         key = np.where(self._known, self._step_index * len(Phase) + self._phase, _NOWHERE)
         first = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
         ends = np.concatenate([first[1:], [count]])
         known = self._known[first]
         first, ends = first[known], ends[known]
-        return _frame(
-            SegmentRow,
-            {
-                "rank": np.full(len(first), self._rank),
-                "step": self.step_at(self._times[first]),
-                "phase": self._phase[first],
-                "begin_ns": self._times[first],
-                "end_ns": self._times[ends],
-            },
-        )
+        return {
+            "rank": np.full(len(first), self._rank),
+            "step": self.step_at(self._times[first]),
+            "phase": self._phase[first],
+            "begin_ns": self._times[first],
+            "end_ns": self._times[ends],
+        }
 
-    def step_frame(self) -> pd.DataFrame:
+    def steps(self) -> Columns:
         steps = len(self._step_number)
         inside = self._step_index >= 0
         duration = np.diff(self._times)[inside]
@@ -273,10 +275,18 @@ class _Timeline:
             "overlapped_ns": overlapped,
         }
         columns |= {f"{phase.label}_ns": spent[:, phase] for phase in STEP_PHASES}
-        return _frame(StepRow, columns | self._parts)
+        return columns | self._parts
 
 
 _NOWHERE = -(2**62)  # no key of a step and phase
+
+
+def _distinct(times: Ints) -> Ints:
+    """As np.unique, which hashes integers before it sorts them."""
+    times.sort(kind="stable")  # they come in runs that rise, which this sort joins
+    fresh = np.ones(len(times), np.bool_)
+    np.not_equal(times[1:], times[:-1], out=fresh[1:])
+    return times[fresh]
 
 
 def _names(row: type) -> list[str]:
@@ -370,5 +380,18 @@ def _covering(begin: Ints, end: Ints, times: Ints) -> tuple[Bools, Ints]:
     """For each time, whether one of the sorted disjoint intervals covers it, and which."""
     if not len(begin):
         return np.zeros(len(times), np.bool_), np.zeros(len(times), np.int64)
-    index = np.searchsorted(begin, times, "right") - 1
-    return (index >= 0) & (end[index] > times), np.maximum(index, 0)
+    return _is_covered(end, np.searchsorted(begin, times, "right") - 1, times)
+
+
+def _covering_in_order(begin: Ints, end: Ints, times: Ints) -> tuple[Bools, Ints]:
+    """The same for times that rise: few intervals are looked up among them, and then counted."""
+    if not len(begin):
+        return np.zeros(len(times), np.bool_), np.zeros(len(times), np.int64)
+    begins_at = np.searchsorted(times, begin)
+    began = np.bincount(begins_at, minlength=len(times) + 1)[: len(times)]
+    return _is_covered(end, np.cumsum(began) - 1, times)
+
+
+def _is_covered(end: Ints, index: Ints, times: Ints) -> tuple[Bools, Ints]:
+    place = np.maximum(index, 0)
+    return (index >= 0) & (end[place] > times), place

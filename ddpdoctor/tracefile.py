@@ -11,6 +11,7 @@ import os
 import re
 import time
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -22,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpdoctor import events
+from ddpdoctor.baseline import NetworkBaseline, host_labels, read_baseline
 from ddpdoctor.deliveries import Evaluated, LoaderEpoch, RandomStates, StreamedSamples
 from ddpdoctor.errors import BadTraceFile, NotARun
 from ddpdoctor.events import (
@@ -44,7 +46,7 @@ from ddpdoctor.localrecords import where_they_lie
 from ddpdoctor.modelevents import ModelFacts
 from ddpdoctor.plausible import plausible
 from ddpdoctor.regular import opened
-from ddpdoctor.runfolders import attempt_folder, newest_run, rank_files
+from ddpdoctor.runfolders import attempt_folder, folders_around, newest_run, rank_files
 from ddpdoctor.schedule import Switch
 
 Records = npt.NDArray[np.void]
@@ -53,6 +55,7 @@ MAX_REGION_BYTES: Final = 8 * 1024**3  # far above any budget; a lying header mu
 MAX_OFFSET: Final = 2**48
 READ_BYTES: Final = 1024 * 1024
 _RANK_IN_NAME: Final = re.compile(r"rank([0-9]{1,7})\.ddt$")
+READERS: Final = 2  # files at once: reading and checking records leaves the interpreter free
 READ_TRIES: Final = 5  # while a writer moves records, which takes it some 0.1 s
 READ_AGAIN_S: Final = 0.1
 _DTYPES: Final = {
@@ -133,6 +136,7 @@ class Run:
     info: RunInfo
     ranks: tuple[RankTrace, ...]
     problems: tuple[str, ...] = ()
+    network: NetworkBaseline | None = None  # of a launch like this one
 
 
 def load_run(path: str | os.PathLike[str] | None = None) -> Run:
@@ -143,14 +147,22 @@ def load_run(path: str | os.PathLike[str] | None = None) -> Run:
     folder = attempt_folder(Path(path) if path is not None else newest_run())
     read: list[tuple[Header, RankTrace]] = []
     errors: list[BadTraceFile] = []
-    for file in rank_files(folder):
-        try:
-            read.append(read_rank(file))
-        except BadTraceFile as error:
-            errors.append(error)
+    with ThreadPoolExecutor(READERS) as readers:
+        for result in readers.map(_read_or_error, rank_files(folder)):
+            if isinstance(result, BadTraceFile):
+                errors.append(result)
+            else:
+                read.append(result)
     if not read:
         raise errors[0] if errors else NotARun(f"{folder}: its rank files are gone")
     return _joined(folder, read, errors)
+
+
+def _read_or_error(file: Path) -> tuple[Header, RankTrace] | BadTraceFile:
+    try:
+        return read_rank(file)
+    except BadTraceFile as error:
+        return error
 
 
 def _joined(folder: Path, read: list[tuple[Header, RankTrace]], errors: list[BadTraceFile]) -> Run:
@@ -169,7 +181,16 @@ def _joined(folder: Path, read: list[tuple[Header, RankTrace]], errors: list[Bad
             by_rank[trace.info.rank] = trace
     problems += [line + where_they_lie(folder, by_rank) for line in _missing(by_rank, info, errors)]
     ranks = tuple(by_rank[rank] for rank in sorted(by_rank))
-    return Run(folder, info, ranks, tuple(problems))
+    return Run(folder, info, ranks, tuple(problems), _baseline(folder, info, ranks))
+
+
+def _baseline(folder: Path, info: RunInfo, ranks: tuple[RankTrace, ...]) -> NetworkBaseline | None:
+    """What was measured before; not where other ranks, hosts or another backend took part."""
+    found = read_baseline(folders_around(folder))
+    if found is None or len(ranks) != info.world_size:
+        return None
+    hosts = host_labels([(trace.info.host, trace.info.network_id) for trace in ranks])
+    return found if found.is_of(info.backend, hosts) else None
 
 
 def _missing(present: Collection[int], info: RunInfo, errors: list[BadTraceFile]) -> list[str]:
@@ -328,7 +349,16 @@ def _row_is_used(steps: Records) -> npt.NDArray[np.bool_]:
 
 def _merge(detail: Records, ring: Records) -> Records:
     """Detail and ring as one, each record once, by serial number."""
-    records = np.concatenate([detail, ring])
-    records = records[records["commit"] > 0]
-    _, first = np.unique(records["commit"], return_index=True)
+    detail, ring = _committed(detail), _committed(ring)
+    ring = ring[~np.isin(ring["commit"], detail["commit"])] if len(ring) else ring
+    records = np.concatenate([detail, ring]) if len(ring) else detail
+    commit = records["commit"]
+    if (commit[1:] > commit[:-1]).all():
+        return records
+    _, first = np.unique(commit, return_index=True)
     return records[first]
+
+
+def _committed(records: Records) -> Records:
+    committed = records["commit"] > 0
+    return records if committed.all() else records[committed]

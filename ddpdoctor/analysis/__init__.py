@@ -14,11 +14,15 @@ from ddpdoctor.analysis.delays import delays_of
 from ddpdoctor.analysis.early_end import early_end, waited_in_vain
 from ddpdoctor.analysis.efficiency import efficiency
 from ddpdoctor.analysis.ending import stuck_collectives, unfinished
+from ddpdoctor.analysis.extras import step_calls
 from ddpdoctor.analysis.frontier import frontier
+from ddpdoctor.analysis.gain import gains
 from ddpdoctor.analysis.link import fit_link
 from ddpdoctor.analysis.model import Analysis, LateArrivals, PhaseTimes, RankStats, StepRange
 from ddpdoctor.analysis.named import named_times
 from ddpdoctor.analysis.replicas import model_groups
+from ddpdoctor.analysis.spent import rows_of
+from ddpdoctor.analysis.stepcalls import calls_of_steps
 from ddpdoctor.analysis.stepwise import stepwise
 from ddpdoctor.analysis.waiting import causes_of_waiting
 from ddpdoctor.events import RankInfo
@@ -44,7 +48,8 @@ def analyze(run: Run) -> Analysis:
     by_step = stepwise(tables, steps)
     delays = delays_of(tables, by_step) if judged else None
     late = late_arrivals_of(delays, hot_lines(run)) if delays is not None else {}
-    link = fit_link(tables, steps, run.info.world_size) if judged else None
+    size = run.info.world_size
+    link = fit_link(tables, steps, size, run.info.backend, run.network) if judged else None
     ranks = tuple(_stats(trace.info, counted, tables, late) for trace in run.ranks)
     times = [stats.times for stats in ranks if stats.times is not None]
     analysis = Analysis(
@@ -65,6 +70,8 @@ def analyze(run: Run) -> Analysis:
         frontier(by_step),
         efficiency(times),
     )
+    if judged:
+        analysis = _with_calls(analysis)
     return analysis if _is_cost_of_a_step(analysis) else replace(analysis, cost_ms_per_step=None)
 
 
@@ -72,10 +79,19 @@ def _mean_step_ms(times: Sequence[PhaseTimes]) -> float:
     return mean(each.step_ms for each in times) if times else 0.0
 
 
+def _with_calls(analysis: Analysis) -> Analysis:
+    """With what the calls of a step cost, and what changing them would gain."""
+    run, tables, steps = analysis.run, analysis.tables, analysis.steps
+    calls = calls_of_steps(tables, steps, analysis.world_size, run.ranks[0].sites)
+    made = step_calls(analysis, calls)
+    found = gains(calls, analysis.link, analysis.models, by_the_cpu=analysis.moved_by_the_cpu)
+    return replace(analysis, gains=found, calls=made)
+
+
 def _stats(
     info: RankInfo, counted: pd.DataFrame, tables: Tables, late: dict[int, LateArrivals]
 ) -> RankStats:
-    own = counted[counted["rank"] == info.rank]
+    own = rows_of(counted, info.rank)
     times = _phase_times(own, tables) if len(own) else None
     return RankStats(info.rank, info.host, len(own), times, late.get(info.rank))
 

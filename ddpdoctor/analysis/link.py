@@ -2,35 +2,58 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from ddpdoctor.analysis.model import LinkFit, StepRange
+from ddpdoctor.analysis.replay import AT_ONCE
+from ddpdoctor.analysis.spent import rows_of
+from ddpdoctor.baseline import NetworkBaseline
 from ddpdoctor.events import Flag, Op
 from ddpdoctor.tables import Tables
 
-SMALL_BYTES = 64 * 1024  # a message up to here is latency, not bandwidth, on links of 0.1 GB/s on
-_NS_PER_MS = 1e6
+SMALL_BYTES: Final = 64 * 1024  # a message up to here is latency, not bandwidth, from 0.1 GB/s on
+TINY_BYTES: Final = 8 * 1024  # latency on any link: at 100 Mbit/s the bytes take 0.7 ms
+SIZES_APART: Final = 4  # largest to smallest message from which an intercept can be read
+_MOST_POINTS: Final = 150  # of a Theil-Sen fit, which compares all pairs
+_NS_PER_MS: Final = 1e6
+Floats = npt.NDArray[np.float64]
 
 
-def fit_link(tables: Tables, steps: StepRange, world_size: int) -> LinkFit | None:
+def fit_link(
+    tables: Tables,
+    steps: StepRange,
+    world_size: int,
+    backend: str = "gloo",
+    baseline: NetworkBaseline | None = None,
+) -> LinkFit | None:
     """None where no all-reduce between ranks was seen whole."""
     if world_size < 2:
         return None
-    table = tables.collectives
-    partly = table.loc[(table["flags"] & int(Flag.UNTIMED)) > 0, "step"].unique()
-    table = table[table["complete"] & (table["transfer_ns"] >= 0)]
-    per_step = _all_reduces(table[~table["step"].isin(partly)], tables, steps)
+    per_step = _all_reduces(tables, steps)
     if per_step.empty:
         return None
-    counts = per_step.groupby("sync_of_step").agg(
-        collectives=("seq", "size"), nbytes=("nbytes", "sum")
+    at_once = AT_ONCE.get(backend, 1)
+    per_step = _with_busy(per_step)
+    tiny = per_step["nbytes"] <= TINY_BYTES
+    per_step = per_step.assign(
+        tiny=per_step["covered"].where(tiny, 0), large=~tiny, opens=per_step["opens"] & ~tiny
     )
-    busy_ms = float(_busy_ns(per_step).median()) / _NS_PER_MS
+    counts = per_step.groupby("sync_of_step").agg(
+        collectives=("seq", "size"), nbytes=("nbytes", "sum"), busy=("covered", "sum"),
+        periods=("opens", "sum"), tiny=("tiny", "sum"), large=("large", "sum"),
+    )  # fmt: skip
+    busy_ms = float(counts["busy"].median()) / _NS_PER_MS
     collectives = float(counts["collectives"].median())
     nbytes = float(counts["nbytes"].median())
-    alpha_ms = _alpha_ms(table)
-    latency_ms = min(busy_ms, (alpha_ms or 0.0) * collectives)
+    alpha_ms = _alpha_ms(tables, per_step, baseline)
+    # Latencies of messages under way together hide each other; each busy period shows one.
+    shown = max(float(counts["periods"].median()), float(counts["large"].median()) / at_once)
+    tiny_ms = float(counts["tiny"].median()) / _NS_PER_MS
+    latency_ms = min(busy_ms, tiny_ms + (alpha_ms or 0.0) * shown)
     moving_s = (busy_ms - latency_ms) / 1e3
     beta = nbytes / moving_s / 1e9 if alpha_ms is not None and moving_s > 0 else None
     factor = 2 * (world_size - 1) / world_size
@@ -42,41 +65,94 @@ def fit_link(tables: Tables, steps: StepRange, world_size: int) -> LinkFit | Non
         busy_ms,
         collectives,
         nbytes,
+        at_once,
     )
 
 
-def _all_reduces(table: pd.DataFrame, tables: Tables, steps: StepRange) -> pd.DataFrame:
+def _all_reduces(tables: Tables, steps: StepRange) -> pd.DataFrame:
     """One row a collective and step: completed when its last rank has it."""
-    first = tables.steps["rank"].min()
-    syncs = tables.steps[tables.steps["rank"] == first].set_index("step")["sync"]
-    reduces = table[table["op"] == Op.ALL_REDUCE]
-    whole = (
-        reduces.groupby(["group", "seq"])
-        .agg(
-            begin=("last_arrival_ns", "first"),
-            end=("completion_ns", "max"),
-            nbytes=("nbytes", "first"),
-        )
-        .reset_index()
+    table = tables.collectives
+    first = int(tables.steps["rank"].iloc[0])
+    own_steps = rows_of(tables.steps, first)
+    syncs = own_steps.drop_duplicates("step").set_index("step")["sync"]
+    own = rows_of(table, first)
+    flags = own["flags"].to_numpy()
+    partly = own["step"].to_numpy()[(flags & int(Flag.UNTIMED)) > 0]
+    own = own[
+        (own["op"] == Op.ALL_REDUCE) & (own["step"] >= 0) & own["complete"]
+        & (own["transfer_ns"] >= 0) & ~own["step"].isin(np.unique(partly))
+    ]  # fmt: skip
+    own = own.assign(sync_of_step=own["step"].map(syncs))
+    own = own[own["sync_of_step"].between(steps.first_sync, steps.last_sync)]
+    whole = own[["group", "seq", "sync_of_step", "nbytes", "last_arrival_ns"]].rename(
+        columns={"last_arrival_ns": "begin"}
     )
-    own = reduces[(reduces["rank"] == first) & (reduces["step"] >= 0)]
-    own = own.assign(sync_of_step=own["step"].map(syncs))[["group", "seq", "sync_of_step"]]
-    joined = whole.merge(own, on=["group", "seq"])
-    return joined[joined["sync_of_step"].between(steps.first_sync, steps.last_sync)]
+    return whole.assign(end=_ends(table, own)).dropna(subset="sync_of_step")
 
 
-def _busy_ns(reduces: pd.DataFrame) -> pd.Series:
-    """Per step, the time covered by at least one transfer (gloo runs two at once)."""
-    ordered = reduces.sort_values(["sync_of_step", "begin"])
+def _ends(table: pd.DataFrame, own: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """When the last rank had each of these calls."""
+    seq = table["seq"].to_numpy()
+    latest = own["completion_ns"].to_numpy(np.int64).copy()
+    for group in np.unique(own["group"]):
+        wanted = own["group"].to_numpy() == group
+        numbers = own["seq"].to_numpy()[wanted]
+        end = np.full(int(seq.max(initial=0)) + 1, -1, np.int64)
+        rows = np.flatnonzero(table["group"].to_numpy() == group)
+        matched = (table["flags"].to_numpy()[rows] & int(Flag.POINT_TO_POINT)) == 0
+        rows = rows[matched]
+        np.maximum.at(end, seq[rows], table["completion_ns"].to_numpy()[rows])
+        latest[wanted] = np.maximum(latest[wanted], end[numbers])
+    return latest
+
+
+def _with_busy(reduces: pd.DataFrame) -> pd.DataFrame:
+    """Per call the time that it adds to what earlier ones of its step cover, and whether it opens
+    a busy period; `alone` where no other was under way."""
+    ordered = reduces.sort_values(["sync_of_step", "begin"], ignore_index=True)
+    by_step = ordered["sync_of_step"]
     reach = ordered.groupby("sync_of_step")["end"].cummax()
-    before = reach.groupby(ordered["sync_of_step"]).shift(fill_value=0)
-    begin = np.maximum(ordered["begin"], before)
-    covered = (reach - begin).clip(lower=0)
-    return covered.groupby(ordered["sync_of_step"]).sum()
+    before = reach.groupby(by_step).shift(fill_value=0)
+    covered = (reach - np.maximum(ordered["begin"], before)).clip(lower=0)
+    opens = ordered["begin"] >= before
+    following = opens.groupby(by_step).shift(-1, fill_value=True)
+    return ordered.assign(covered=covered, opens=opens, alone=opens & following)
 
 
-def _alpha_ms(table: pd.DataFrame) -> float | None:
-    """What a small message takes: the median over the small collectives of the whole run."""
-    small = table[(table["nbytes"] <= SMALL_BYTES) & (table["nbytes"] > 0)]
-    slowest = small.groupby(["group", "seq"])["transfer_ns"].max()
-    return float(slowest.median()) / _NS_PER_MS if len(slowest) else None
+def _alpha_ms(
+    tables: Tables, per_step: pd.DataFrame, baseline: NetworkBaseline | None
+) -> float | None:
+    """What a small message takes: by those of the run, by how its sizes differ, or as measured
+    before the run."""
+    table = tables.collectives
+    nbytes = table["nbytes"].to_numpy()
+    small = table[
+        (nbytes <= SMALL_BYTES) & (nbytes > 0) & (table["transfer_ns"].to_numpy() >= 0)
+        & table["complete"].to_numpy()
+    ]  # fmt: skip
+    if len(small):
+        slowest = small.groupby(["group", "seq"])["transfer_ns"].max()
+        return float(slowest.median()) / _NS_PER_MS
+    alone = per_step[per_step["alone"]]
+    by_sizes = intercept(
+        alone["nbytes"].to_numpy(np.float64),
+        (alone["end"] - alone["begin"]).to_numpy(np.float64) / _NS_PER_MS,
+    )
+    if by_sizes is not None:
+        return by_sizes
+    return baseline.alpha_ms if baseline is not None else None
+
+
+def intercept(nbytes: Floats, taken_ms: Floats) -> float | None:
+    """Theil-Sen: what a message of no bytes would take; None where the sizes are too alike."""
+    if len(nbytes) < 2 or nbytes.max() < SIZES_APART * max(1.0, nbytes.min()):
+        return None
+    at = np.unique(np.linspace(0, len(nbytes) - 1, _MOST_POINTS).astype(int))
+    order = at[np.argsort(nbytes[at], kind="stable")]
+    x, y = nbytes[order], taken_ms[order]
+    one, other = np.triu_indices(len(x), 1)
+    apart = x[other] > x[one]
+    if not apart.any():
+        return None
+    slope = np.median((y[other] - y[one])[apart] / (x[other] - x[one])[apart])
+    return max(0.0, float(np.median(y - slope * x)))

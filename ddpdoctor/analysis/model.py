@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from ddpdoctor.analysis.gaintypes import NO_GAINS, Gains, StepCalls
+from ddpdoctor.analysis.replay import Link
 from ddpdoctor.analysis.replicas import ModelGroup
 from ddpdoctor.events import End, Phase
 from ddpdoctor.findings import Location
@@ -109,7 +111,8 @@ class LinkFit:
 
     `busy_ms` is the time per step in which at least one all-reduce was in transfer, all ranks
     having arrived. `alpha_ms` is what one small message takes, None where none was seen.
-    `beta_gb_per_s` = bytes / (busy - alpha x collectives), GB = 10^9 bytes, and
+    `beta_gb_per_s` = bytes / (busy - alpha x what of the collectives hides no other's latency),
+    GB = 10^9 bytes, and
     `busbw_gb_per_s` is beta times 2(n-1)/n, the factor of nccl-tests for all-reduce.
     `latency_share` is the part of `busy_ms` that alpha explains.
     """
@@ -121,6 +124,14 @@ class LinkFit:
     busy_ms: float
     collectives_per_step: float
     bytes_per_step: float
+    at_once: int = 2  # collectives of one group that the backend runs together
+
+    @property
+    def as_link(self) -> Link | None:
+        """For the replay."""
+        if self.alpha_ms is None or not self.beta_gb_per_s:
+            return None
+        return Link(self.alpha_ms, self.beta_gb_per_s * 1e6, self.at_once)
 
 
 @dataclass(frozen=True)
@@ -195,11 +206,19 @@ class Analysis:
     waiting: tuple[Waiting, ...] = ()  # each cause once, in the order of what it costs
     frontier: Frontier | None = None
     efficiency: Efficiency | None = None
+    gains: Gains = NO_GAINS
+    calls: StepCalls | None = None
 
     @property
     def has_all_ranks(self) -> bool:
         """Whether every rank of the job was read."""
         return len(self.run.ranks) == self.world_size
+
+    @property
+    def moved_by_the_cpu(self) -> bool:
+        """gloo between ranks that talk over loopback: transfers compete with compute."""
+        networks = {trace.info.network_id for trace in self.run.ranks}
+        return self.run.info.backend == "gloo" and len(networks) == 1
 
     @property
     def times(self) -> tuple[PhaseTimes, ...]:

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ddpdoctor.analysis.model import NamedTime
+from ddpdoctor.analysis.spent import rows_of
 from ddpdoctor.tables import Tables
 from ddpdoctor.tracefile import Run
 
@@ -21,9 +22,11 @@ def named_times(run: Run, tables: Tables, counted: pd.DataFrame) -> tuple[NamedT
     by_name: dict[str, dict[int, float]] = {}
     for trace in run.ranks:
         rank = trace.info.rank
-        steps = counted[counted["rank"] == rank].sort_values("begin_ns")
-        own = tables.named[tables.named["rank"] == rank]
-        if not len(steps) or not len(own):
+        own = rows_of(tables.named, rank)
+        if not len(own):
+            continue
+        steps = rows_of(counted, rank).sort_values("begin_ns")
+        if not len(steps):
             continue
         spent = pd.Series(_within_steps(own, steps)).groupby(own["name"].to_numpy()).sum()
         for number, ns in spent.items():

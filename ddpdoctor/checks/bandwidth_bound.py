@@ -23,46 +23,37 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from ddpdoctor.analysis.gaintypes import ACCUMULATED, Fix
 from ddpdoctor.analysis.model import Analysis, LinkFit
-from ddpdoctor.checks import NotEnoughData, trace_check
+from ddpdoctor.baseline import slow_links
+from ddpdoctor.checks import trace_check
+from ddpdoctor.exposed import exposed, gain_said, hideable_of_buckets
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.wording import percent
 
-STEPS_NEEDED: Final = 5
 SHARE_WARNING: Final = 0.20  # below, compression costs as much as it gains
 SHARE_ERROR: Final = 0.50
 LEAST_MS: Final = 2.0  # a smaller transfer is within the scheduling noise of a busy host
 BETA_EXPLAINS: Final = 0.5  # more than half of the busy time must grow with the bytes
-COMPRESSION: Final = 0.5  # fp16 halves fp32 gradients
+REACHED: Final = 0.7  # of the baseline's bandwidth: with more of it, the link gives no more
 
 
 @trace_check("DD201", "bandwidth-bound")
 def bandwidth_bound(run: Analysis) -> Iterator[Finding]:
-    if run.world_size == 1:
-        raise NotEnoughData("a single rank sends nothing")
-    if run.steps.counted < STEPS_NEEDED:
-        raise NotEnoughData(f"{run.steps.counted} steps after warm-up; {STEPS_NEEDED} are needed")
-    transfers = [times.transfer_ms for times in run.times]
-    step_ms = run.step_ms
-    if run.link is None or step_ms is None or any(transfer is None for transfer in transfers):
-        raise NotEnoughData("transfer is not measured: clocks differ, or no all-reduce was seen")
-    if not run.has_all_ranks or len(run.times) < len(run.ranks):
-        raise NotEnoughData("ranks are missing, so their lateness would be taken for transfer")
-    if run.link.latency_share is None:
-        raise NotEnoughData("no small message in the run tells latency from bandwidth")
-    # The least is what every rank pays; the rest of a larger one is another rank's late return.
-    transfer_ms = min(transfer for transfer in transfers if transfer is not None)
-    bytes_ms = transfer_ms * (1 - run.link.latency_share)
-    share = bytes_ms / step_ms
-    grows_with_bytes = 1 - run.link.latency_share > BETA_EXPLAINS
+    found = exposed(run)
+    if run.run.network is not None and slow_links(run.run.network):
+        return  # one link sets the pace of all: DD206
+    bytes_ms = found.bytes_ms - hideable_of_buckets(run)
+    share = bytes_ms / found.step_ms
+    grows_with_bytes = 1 - found.latency_share > BETA_EXPLAINS
     if share >= SHARE_WARNING and bytes_ms >= LEAST_MS and grows_with_bytes:
-        yield _finding(run, run.link, bytes_ms, step_ms)
+        yield _finding(run, found.link, found.bytes_ms, found.step_ms)
 
 
 def _finding(run: Analysis, link: LinkFit, bytes_ms: float, step_ms: float) -> Finding:
     share = bytes_ms / step_ms
     hosts = tuple(sorted({stats.host for stats in run.ranks}))
-    by_cpu = _moved_by_the_cpu(run)
+    by_cpu = run.moved_by_the_cpu
     megabytes = link.bytes_per_step / 1e6
     return Finding(
         severity=_severity(share, by_cpu=by_cpu),
@@ -71,7 +62,7 @@ def _finding(run: Analysis, link: LinkFit, bytes_ms: float, step_ms: float) -> F
             f"the step waits {bytes_ms:.1f} ms of {step_ms:.1f} ms ({percent(share)}) for "
             f"{megabytes:.1f} MB of gradients to move, at {link.busbw_gb_per_s or 0:.3f} GB/s"
         ),
-        fix=_fix_of_cpu(run) if by_cpu else _fix_of_link(link, bytes_ms, step_ms),
+        fix=_fix_of_cpu(run) if by_cpu else _fix_of_link(run, link),
         hosts=hosts,
         steps=((run.steps.first_sync, run.steps.last_sync),),
         evidence=tuple(_evidence(run, link, bytes_ms, share)),
@@ -89,12 +80,14 @@ def _evidence(run: Analysis, link: LinkFit, bytes_ms: float, share: float) -> It
     overlapped = [times.overlapped_ms or 0.0 for times in run.times]
     yield Evidence("communication hidden behind compute", sum(overlapped) / len(overlapped), "ms")
     yield Evidence("backend", run.run.info.backend)
-
-
-def _moved_by_the_cpu(run: Analysis) -> bool:
-    """gloo between ranks that talk over loopback."""
-    networks = {trace.info.network_id for trace in run.run.ranks}
-    return run.run.info.backend == "gloo" and len(networks) == 1
+    if run.run.network is not None:
+        measured = run.run.network.busbw_gb_per_s
+        yield Evidence("bus bandwidth measured before the run", measured, "GB/s")
+    for gain in run.gains.gains:
+        if gain.is_sure and gain.fix in (Fix.COMPRESS, Fix.ACCUMULATE, Fix.FASTER_LINK):
+            yield Evidence(
+                f"saved a step by {gain.fix.value} ({gain.setting})", gain.saved_ms, "ms"
+            )
 
 
 def _severity(share: float, *, by_cpu: bool) -> Severity:
@@ -115,13 +108,33 @@ def _fix_of_cpu(run: Analysis) -> str:
     )
 
 
-def _fix_of_link(link: LinkFit, bytes_ms: float, step_ms: float) -> str:
-    halved_ms = step_ms - bytes_ms * COMPRESSION
-    speed = f"{link.busbw_gb_per_s:.3f} GB/s" if link.busbw_gb_per_s is not None else "this rate"
+def _fix_of_link(run: Analysis, link: LinkFit) -> str:
+    compress, accumulate = run.gains.of(Fix.COMPRESS), run.gains.of(Fix.ACCUMULATE)
+    hook = "model.register_comm_hook(None, default_hooks.fp16_compress_hook)"
+    every = f"reduce only every {ACCUMULATED}th micro-batch (model.no_sync())"
+    saved = {
+        gain: text
+        for gain, text in ((compress, f"halve the bytes by {hook}"), (accumulate, every))
+        if gain is not None and gain.is_sure
+    }
+    if saved:
+        ways = "; or ".join(f"{text}: {gain}" for gain, text in saved.items())
+    else:
+        ways = f"halve the bytes by {hook}, or {every}. {gain_said(compress, run)}"
+    return f"{_of_interface(run, link)} {ways[0].upper()}{ways[1:]}"
+
+
+def _of_interface(run: Analysis, link: LinkFit) -> str:
+    reached = link.busbw_gb_per_s or 0.0
+    known = run.run.network.busbw_gb_per_s if run.run.network is not None else None
+    if known is None:
+        return (
+            f"If {reached:.3f} GB/s is below what the network should give, check first which "
+            "interface is used (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)."
+        )
+    if reached >= REACHED * known:
+        return f"The network gives no more: {known:.3f} GB/s were measured before the run."
     return (
-        f"If {speed} is below what the network should give, check first which interface is used "
-        "(GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME). Else halve the bytes: "
-        "model.register_comm_hook(None, "
-        f"default_hooks.fp16_compress_hook) brings a step to about {halved_ms:.1f} ms of "
-        f"{step_ms:.1f} ms; or reduce only every N-th micro-batch (model.no_sync())."
+        f"Before the run the same network gave {known:.3f} GB/s: look first for what else uses it "
+        "or the CPUs now."
     )

@@ -3,7 +3,8 @@
 What it measures
     GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME against the interfaces of each host; the address that
     a host's own name leads to; what MASTER_ADDR leads to, and who listens on its port. Under
-    `ddpdoctor run` the same of each init_process_group that does not come back.
+    `ddpdoctor run` the same of each init_process_group that does not come back. With
+    `--network`, whether the rate is that of a slow card beside a faster one.
 
 Why it matters
     Ranks tell each other where they can be reached. A loopback address or the bridge of a container
@@ -29,7 +30,16 @@ from typing import TYPE_CHECKING, Final
 
 from ddpdoctor.checks import NotEnoughData, launch_check, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
-from ddpdoctor.ifnames import GLOO, NCCL, cards, default_problem, meets_on_loopback, problem_of
+from ddpdoctor.ifnames import (
+    GLOO,
+    NCCL,
+    cards,
+    default_problem,
+    faster_card,
+    meets_on_loopback,
+    problem_of,
+    used_by,
+)
 from ddpdoctor.launchfacts import (
     LaunchFacts,
     PortHolder,
@@ -42,6 +52,8 @@ from ddpdoctor.launchfacts import (
 if TYPE_CHECKING:  # a launch check loads no pandas
     from ddpdoctor.analysis.model import Analysis
 
+FILLED: Final = 0.3  # of the card's speed: with less of it reached, something else limits
+OVERFILLED: Final = 1.2
 _OTHER_PORT: Final = (
     "End that process if it is left over from another job, or take another port: --master-port, or "
     "torchrun --standalone on a single host."
@@ -58,6 +70,7 @@ def wrong_interface(launch: LaunchFacts) -> Iterator[Finding]:
     if launch.is_noted and not launch.apart:
         return  # they met
     yield from _interfaces(launch)
+    yield from _slow_card(launch)
     if launch.rendezvous is not None:
         yield from _address(launch, launch.rendezvous)
     if launch.port is not None:
@@ -104,6 +117,38 @@ def _problems(process: Process, *, spans_hosts: bool) -> Iterator[tuple[str, Sev
     by_itself = default_problem(process) if spans_hosts and not process.backend else None
     if by_itself is not None:
         yield by_itself, Severity.WARNING if process.devices else Severity.ERROR
+
+
+def _slow_card(launch: LaunchFacts) -> Iterator[Finding]:
+    """The network was measured, and gives what a slow card gives while a faster one is there."""
+    network = launch.network
+    if network is None or network.busbw_gb_per_s is None or not launch.spans_hosts:
+        return
+    measured_mbit = network.busbw_gb_per_s * 8e3
+    for processes in launch.by_host.values():
+        used = used_by(processes[0], network.backend)
+        faster = faster_card(processes[0], used) if used is not None else None
+        if used is None or faster is None or measured_mbit < FILLED * (used.speed_mbit or 0):
+            continue  # the card is not what limits it
+        if measured_mbit > OVERFILLED * (used.speed_mbit or 0):
+            continue  # more than it can give: another one was taken
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            message=(
+                f"{_who(processes)}: {network.backend} runs on {used.name} of {used.speed_mbit} "
+                f"Mbit/s and reaches {network.busbw_gb_per_s:.3f} GB/s, while {faster.name} "
+                f"({faster.address}) has {faster.speed_mbit} Mbit/s"
+            ),
+            fix=f"Set {GLOO} and {NCCL} to {faster.name} if it leads to the other hosts.",
+            culprits=_ranks(processes),
+            hosts=hosts_of(processes),
+            evidence=(
+                Evidence("bus bandwidth measured", network.busbw_gb_per_s, "GB/s"),
+                Evidence(f"speed of {used.name}", used.speed_mbit, "Mbit/s"),
+                Evidence(f"speed of {faster.name}", faster.speed_mbit, "Mbit/s"),
+            ),
+        )
 
 
 def _address(launch: LaunchFacts, met: Rendezvous) -> Iterator[Finding]:

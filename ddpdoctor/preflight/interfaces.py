@@ -44,7 +44,8 @@ def _interface(name: str, sys_root: Path) -> Interface:
         kind = InterfaceKind.BRIDGE
     else:
         kind = InterfaceKind.CARD
-    return Interface(name, _ipv4(name) or _ipv6(name), bool(flags & _IFF_UP), kind)
+    address = _ipv4(name) or _ipv6(name)
+    return Interface(name, address, bool(flags & _IFF_UP), kind, _speed_mbit(folder))
 
 
 def _flags(folder: Path) -> int:
@@ -52,6 +53,14 @@ def _flags(folder: Path) -> int:
         return int((folder / "flags").read_text(encoding="ascii"), 16)
     except (OSError, ValueError):
         return 0
+
+
+def _speed_mbit(folder: Path) -> int | None:
+    try:
+        speed = int((folder / "speed").read_text(encoding="ascii"))
+    except (OSError, ValueError):  # no link, or a driver that does not tell
+        return None
+    return speed if 0 < speed < 10_000_000 else None
 
 
 def _ipv4(name: str) -> str:

@@ -14,10 +14,12 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from ddpdoctor.baseline import NetworkBaseline
 from ddpdoctor.errors import TorchMissing
 from ddpdoctor.launchfacts import Process, Reach, Rendezvous
 from ddpdoctor.preflight.interfaces import resolve
 from ddpdoctor.preflight.launcher import Launch
+from ddpdoctor.preflight.network import Member, Place, measure
 from ddpdoctor.preflight.ports import holder_of
 from ddpdoctor.processfacts import decoded, encoded
 
@@ -177,6 +179,20 @@ class Meeting:
         except (OSError, RuntimeError):
             return None
         return None
+
+    def measure_network(self, own: Process) -> NetworkBaseline:
+        """With all others; the time that it takes is nobody's delay. Every rank must call it."""
+        from torch import distributed
+
+        rank, world_size = self._launch.rank or 0, self._launch.world_size or 1
+        prefix_store: Any = distributed.PrefixStore  # type: ignore[attr-defined]
+        store = prefix_store(f"{self._prefix}/network", self._store)
+        place = Place(own.host, own.network_id)
+        member = Member(rank, world_size, self._launch.local_rank or 0, place, store)
+        began = time.monotonic()
+        found = measure(member, max(1.0, self._left_s()))
+        self._deadline += time.monotonic() - began
+        return found
 
     @property
     def waited_s(self) -> float:

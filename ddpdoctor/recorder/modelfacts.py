@@ -108,6 +108,10 @@ class Models:
             own.samples += tensor.shape[0]
             own.elements += tensor.numel()
 
+    def searched(self, model: DistributedDataParallel, spent_ns: int) -> None:
+        if model in self._models:
+            self._models[model].searched(spent_ns)
+
     def evaluates(self, model: DistributedDataParallel, *, wrapped: bool) -> None:
         """The model evaluates now: by its own forward, or it is set to, which may be all of it."""
         own = self._models.get(model)
@@ -242,8 +246,7 @@ class Models:
 
     def finish(self) -> None:
         """The process ends."""
-        error = uncaught()
-        if error is not None:
+        if (error := uncaught()) is not None:
             self.failed(error)
         for own in self._models.values():
             self._settle(own)
@@ -337,8 +340,8 @@ class Models:
             self._write_runs(own)
 
     def _write_runs(self, own: Trained) -> None:
-        runs = own.batches.take()
-        if runs:
+        own.tell_search(self._write)
+        if runs := own.batches.take():
             self._write(Batches(own.number, runs))
 
     def _step_without_reduction(self, own: Trained, frame: FrameType | None) -> None:

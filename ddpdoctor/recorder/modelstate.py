@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ddpdoctor.modelevents import NonFinite, Unsynced
+from ddpdoctor.modelevents import NonFinite, Unsynced, UnusedSearch
 from ddpdoctor.recorder.batchruns import BatchRuns
 from ddpdoctor.recorder.lossgraph import LossSeen
 from ddpdoctor.recorder.modellook import Schedule, Use
@@ -45,6 +46,8 @@ class Trained:
     evaluations: int = 0
     evaluated_at: int = -1
     evaluated_wrapped: bool = False
+    searches: int = 0  # for unused parameters, at the ends of forwards
+    search_ns: int = 0
     batches: BatchRuns = field(init=False)
 
     def __post_init__(self) -> None:
@@ -53,3 +56,12 @@ class Trained:
     @property
     def number(self) -> int:
         return self.shape.info.model
+
+    def searched(self, spent_ns: int) -> None:
+        """DDP has looked for unused parameters at the end of a forward."""
+        self.searches += 1
+        self.search_ns += spent_ns
+
+    def tell_search(self, write: Callable[[UnusedSearch], None]) -> None:
+        if self.searches:
+            write(UnusedSearch(self.number, self.searches, self.search_ns))

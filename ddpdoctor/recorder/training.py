@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -69,6 +70,7 @@ class TrainingHooks:
         self._parameters: set[int] = set()
         self._is_ours: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
         self._forward = 0
+        self._search_began_ns = 0
         self._backward = 0
         self._blocked = 0
         self._optimizers: list[_OptimizerStep] = []  # nested ones: the innermost is last
@@ -135,10 +137,17 @@ class TrainingHooks:
     def forward_failed(self, error: RuntimeError) -> None:
         self.learning.failed(error, self._sites.site(sys._getframe(1)))
 
+    def search_begins(self) -> None:
+        """DDP is to look for unused parameters, which ends with the forward."""
+        self._search_began_ns = time.monotonic_ns()
+
     def forward_ends(self, model: DistributedDataParallel, output: Any) -> None:
+        began_ns, self._search_began_ns = self._search_began_ns, 0
         known = self._models.get(model)
         if known is None:
             return
+        if began_ns and model.training:
+            self.learning.searched(model, time.monotonic_ns() - began_ns)
         self._phases.end(self._forward)
         if not (model.training and model.module.training):
             self.learning.evaluates(model, wrapped=True)
@@ -285,6 +294,8 @@ def _patch_forward(hooks: TrainingHooks) -> dict[str, Any]:
 
     @functools.wraps(post_forward)
     def recorded_post_forward(self: DistributedDataParallel, output: Any) -> Any:
+        if self.find_unused_parameters:
+            search_begins()
         output = post_forward(self, output)
         forward_ends(self, output)
         return output
@@ -300,6 +311,7 @@ def _patch_forward(hooks: TrainingHooks) -> dict[str, Any]:
         lambda model, inputs, kwargs: guard.run(hooks.forward_begins, model, inputs, kwargs)
     )
     failed = private.without_dynamo(lambda error: guard.run(hooks.forward_failed, error))
+    search_begins = private.without_dynamo(lambda: guard.run(hooks.search_begins))
     forward_ends = private.without_dynamo(
         lambda model, output: guard.run(hooks.forward_ends, model, output)
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ddpdoctor.findings import Severity
-from ddpdoctor.launchfacts import LaunchFacts, Network, PortHolder, Reach
+from ddpdoctor.launchfacts import Interface, LaunchFacts, Network, PortHolder, Reach
 from tests.launch_builders import (
     DOCKER,
     LOOPBACK,
@@ -17,6 +19,7 @@ from tests.launch_builders import (
     process,
     two_hosts,
 )
+from tests.link_builders import baseline
 
 
 def test_a_name_that_no_interface_has() -> None:
@@ -152,3 +155,35 @@ def test_a_host_without_any_card_names_none() -> None:
     bare = Network((LOOPBACK,), "127.0.0.1")
 
     assert codes(launch(process(0, network=bare), process(1, network=bare))) == []
+
+
+SLOW_CARD = Interface("eth0", "10.0.0.2", True, speed_mbit=100)
+FAST_CARD = Interface("eth1", "10.1.0.2", True, speed_mbit=10_000)
+
+
+def measured(busbw: float, *cards: Interface) -> LaunchFacts:
+    """Rank 1's host has these cards; its own name leads to the first."""
+    network = Network((LOOPBACK, *cards), cards[0].address)
+    return replace(two_hosts(network=network), network=baseline(busbw=busbw))
+
+
+def test_a_slow_card_beside_a_faster_one_is_named_by_its_rate() -> None:
+    _, finding = only_finding(measured(0.0115, SLOW_CARD, FAST_CARD))
+
+    assert finding.culprits == (1,)
+    assert "eth1" in finding.fix
+    assert "100 Mbit/s" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("busbw", "cards"),
+    [
+        (0.0115, (SLOW_CARD,)),  # there is no other
+        (0.9, (SLOW_CARD, FAST_CARD)),  # faster than that card: it is not in use
+        (0.001, (SLOW_CARD, FAST_CARD)),  # far slower than that card: something else limits
+        (0.0115, (replace(SLOW_CARD, speed_mbit=None), FAST_CARD)),
+        (0.11, (replace(SLOW_CARD, speed_mbit=1000), replace(FAST_CARD, speed_mbit=2500))),
+    ],
+)
+def test_a_rate_that_does_not_speak_for_another_card_is_clean(busbw: float, cards: tuple) -> None:
+    assert codes(measured(busbw, *cards)) == []

@@ -293,6 +293,26 @@ SLOW = (
         fix_word=r"node-b",
     ),
     Case("bursts", "P13", "archive", code="DD301", issue=6, fix_word=r"worker"),
+    Case(
+        "metrics-one-by-one", "P64", "species", code="DD205",
+        fix_word=r"every N|one tensor|into one",
+        issue=6,
+    ),
+    Case(
+        "objects-each-step", "P64", "ranker", code="DD205", fix_word=r"every N|once|tensor",
+        issue=6,
+    ),
+    Case(
+        "statistics-over-ranks", "P58", "shared_norm", code="DD205",
+        fix_word=r"SyncBatchNorm|fewer", issue=6,
+    ),
+    Case(
+        "tiny-buckets", "P36", "towers", code="DD202", fix_word=r"bucket_cap_mb", issue=6,
+    ),
+    Case(
+        "search-left-on", "P50", "residual", code="DD207", fix_word=r"find_unused_parameters",
+        issue=6,
+    ),
 )  # fmt: skip
 
 FAULTS = K05 + K08 + K09 + K10 + K11 + K12 + K13 + K14 + ASKED + SLOW
@@ -335,6 +355,9 @@ HEALTHY = tuple(
         ("brief", 2, WRAPPED),
         ("jitter", 3, PLAIN),
         ("curriculum", 2, WRAPPED),
+        ("wide", 2, WRAPPED),
+        ("epoch_log", 2, PLAIN),
+        ("contrast", 2, WRAPPED),
     )
 )
 

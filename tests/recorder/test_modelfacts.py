@@ -100,6 +100,18 @@ def test_when_each_gradient_was_ready_is_kept_last_layer_first(rank: Rank) -> No
         assert times.ready_us[0] > 0
 
 
+def test_the_search_for_unused_parameters_is_timed_where_there_is_one(rank: Rank) -> None:
+    searching, other = rank.wrap(net(), find_unused_parameters=True), rank.wrap(net())
+    train(searching, 6)
+    train(other, 6)
+
+    searches = rank.facts().searches
+
+    assert list(searches) == [0]
+    assert searches[0].searches == 6
+    assert 0 < searches[0].spent_ns < 6e9
+
+
 def test_a_late_gradient_that_is_not_finite_is_seen_within_four_steps(rank: Rank) -> None:
     model = rank.wrap(net())
     train(model, ALL_LOOKED_AT)

@@ -1,0 +1,172 @@
+"""How long a large run takes to load and judge: `python -m benchmarks.analysis [--json]`.
+
+Writes rank files of `--ranks` ranks with `--records` records together, in the project's own format,
+then loads them and runs all checks in a process of its own, whose peak of memory counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ddpdoctor import events
+from ddpdoctor.events import Flag, Kind, Op, Phase, RankInfo, RunInfo
+from ddpdoctor.tracefile import DETAIL_DTYPE
+
+BUCKETS: Final = 14
+SPANS: Final = (
+    # phase, depth, begin and end in microseconds of a step
+    (Phase.INPUT, 0, 0, 1_000),
+    (Phase.FORWARD, 0, 1_000, 11_000),
+    (Phase.BACKWARD, 0, 11_000, 45_000),
+    (Phase.BLOCKED, 1, 41_000, 45_000),
+    (Phase.OPTIMIZER, 0, 45_000, 47_000),
+)
+STEP_US: Final = 48_000
+PER_STEP: Final = BUCKETS + len(SPANS) + 1
+BUCKET_BYTES: Final = 4_000_000
+BEGAN_NS: Final = 10**12
+NOISE_US: Final = 300
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=1024)
+    parser.add_argument("--records", type=int, default=20_000_000)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--folder", type=Path, help="where the files are written, and stay")
+    parser.add_argument("--judge", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.judge:
+        print(json.dumps(judged(options.judge)))
+        return 0
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        steps = options.records // options.ranks // PER_STEP
+        if not any(folder.glob("rank*.ddt")):
+            write(folder, options.ranks, steps)
+        command = [sys.executable, "-m", "benchmarks.analysis", "--judge", str(folder)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found: dict[str, Any] = json.loads(done.stdout)
+    if options.json:
+        print(json.dumps(found, indent=2))
+    else:
+        for name, value in found.items():
+            print(f"{name:20} {value}")
+    return 0
+
+
+def judged(folder: Path) -> dict[str, Any]:
+    """Seconds and memory of loading, analysing and all checks."""
+    from ddpdoctor import analyze, load_run, run_checks
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    times = [time.perf_counter()]
+    run = load_run(folder)
+    times.append(time.perf_counter())
+    analysis = analyze(run)
+    times.append(time.perf_counter())
+    results = run_checks(analysis)
+    times.append(time.perf_counter())
+    records = sum(len(trace.detail) for trace in run.ranks)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    load, analyse, check = np.diff(times)
+    return {
+        "ranks": len(run.ranks),
+        "records": records,
+        "load_s": round(float(load), 2),
+        "analyse_s": round(float(analyse), 2),
+        "checks_s": round(float(check), 2),
+        "all_s": round(float(load + analyse + check), 2),
+        "records_mb": round(records * DETAIL_DTYPE.itemsize / 1e6),
+        "memory_mb": round((peak - before) / 1e6),
+        "memory_per_records": round((peak - before) / (records * DETAIL_DTYPE.itemsize), 2),
+        "checks_crashed": [result.code for result in results if result.outcome == "crash"],
+        "findings": [result.code for result in results if result.findings],
+    }
+
+
+def write(folder: Path, ranks: int, steps: int) -> None:
+    """A healthy job, but that rank 7 is late by 3 ms in each forward."""
+    folder.mkdir(parents=True, exist_ok=True)
+    generator = np.random.default_rng(0)
+    noise_us = generator.integers(0, NOISE_US, (steps, BUCKETS))  # when each bucket completes
+    for rank in range(ranks):
+        detail = rank_records(generator, rank, steps, noise_us)
+        _store(folder / f"rank{rank:05d}.ddt", rank, ranks, detail)
+
+
+def rank_records(
+    generator: np.random.Generator, rank: int, steps: int, done_us: npt.NDArray[np.int64]
+) -> npt.NDArray[np.void]:
+    records = np.zeros((steps, PER_STEP), DETAIL_DTYPE)
+    begin_us = np.arange(steps, dtype=np.int64) * STEP_US
+    own_us = generator.integers(0, NOISE_US, steps)
+    late_us = own_us + (3_000 if rank == 7 else 0)
+    for place, (phase, depth, begin, end) in enumerate(SPANS):
+        span = records[:, place]
+        span["kind"], span["code"], span["depth"] = Kind.SPAN, phase, depth
+        shift = late_us if phase in (Phase.FORWARD, Phase.BACKWARD) else 0
+        begins_late = shift if phase == Phase.BACKWARD else 0
+        ends_late = shift if phase == Phase.FORWARD else 0
+        span["begin_ns"] = BEGAN_NS + 1_000 * (begin_us + begin + begins_late)
+        span["end_ns"] = BEGAN_NS + 1_000 * (begin_us + end + ends_late)
+        span["bucket"], span["peer"] = -1, -1
+    for bucket in range(BUCKETS):
+        call = records[:, len(SPANS) + bucket]
+        arrival_us = begin_us + 15_000 + 1_800 * bucket + late_us
+        call["kind"], call["code"], call["flags"] = Kind.COLLECTIVE, Op.ALL_REDUCE, Flag.BUCKET
+        call["seq"] = np.arange(steps) * BUCKETS + bucket
+        call["bucket"], call["peer"], call["nbytes"] = bucket, -1, BUCKET_BYTES
+        call["begin_ns"] = BEGAN_NS + 1_000 * arrival_us
+        call["issued_ns"] = call["begin_ns"] + 20_000
+        done = begin_us + 15_000 + 1_800 * bucket + 3_300 + 1_200 + done_us[:, bucket]
+        call["end_ns"] = BEGAN_NS + 1_000 * done
+    step = records[:, -1]
+    step["kind"], step["bucket"], step["peer"] = Kind.STEP, -1, -1
+    step["begin_ns"] = BEGAN_NS + 1_000 * begin_us
+    step["end_ns"] = BEGAN_NS + 1_000 * (begin_us + STEP_US)
+    records["step"] = np.arange(steps)[:, None]
+    records["sync"] = np.arange(steps)[:, None]
+    step["sync"] += 1
+    flat = records.reshape(-1)
+    flat["commit"] = np.arange(len(flat)) + 1
+    return flat
+
+
+def _store(path: Path, rank: int, ranks: int, detail: npt.NDArray[np.void]) -> None:
+    info = RankInfo(
+        rank, ranks, rank % 8, f"node{rank // 8}", 1000 + rank, "gloo", "cpu", "boot/time:[1]",
+        f"boot/net:[{rank // 8}]", 0, BEGAN_NS, "host",
+    )  # fmt: skip
+    first, count = events.HEADER_SPACE, len(detail)
+    header = {
+        "run": asdict(RunInfo("large", 0, ranks, "gloo")),
+        "rank": asdict(replace(info, threads=1, cpus=8)),
+        "closed": True,
+        "ring": {"offset": first, "records": 0},
+        "detail": {"offset": first, "records": count},
+        "steps": {"offset": first + count * events.DETAIL_RECORD.size, "records": 0},
+    }
+    raw = json.dumps(header).encode()
+    preamble = events.PREAMBLE.pack(events.MAGIC, events.SCHEMA_VERSION, len(raw))
+    with path.open("wb") as file:
+        file.write((preamble + raw).ljust(first, b"\0"))
+        file.write(detail.tobytes())
+    group = {"fact": "group", "data": {"name": "0", "ranks": list(range(ranks))}}
+    path.with_suffix(".facts.jsonl").write_text(json.dumps(group) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
