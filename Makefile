@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMPS := .stamps
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-hang test gauntlet check format lint types contracts clean
+.PHONY: help demo demo-hang test gauntlet gauntlet-hangs check format lint types contracts clean
 
 help: ## what the targets do
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -59,6 +59,9 @@ test: $(STAMPS)/tests $(STAMPS)/chromium ## all tests: real ranks, py-spy, Chrom
 PARTS := 1/5 2/5 3/5 4/5 5/5
 gauntlet: $(STAMPS)/tests ## trainings with a fault from a report each, and healthy ones; PARTS=2/5 runs one part
 	set -e; for part in $(PARTS); do timeout 540 $(BIN)/python -m tests.gauntlet.run --part $$part; done
+
+gauntlet-hangs: $(STAMPS)/tests ## trainings that hang, or are only slow, and what diagnose says of them
+	set -e; for part in $(PARTS); do timeout 540 $(BIN)/python -m tests.gauntlet.hang_run --part $$part; done
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) $(STAMPS) build dist *.egg-info

@@ -8,6 +8,9 @@ from collections import Counter
 import pytest
 
 from tests.gauntlet.cases import BOTH, CASES, FAULTS, HEALTHY, LEFT_OUT, SCRIPTS, Case
+from tests.gauntlet.hang_cases import BY_HAND, HANG_CASES, HANGS, HANGS_LEFT_OUT, SLOW, Hang
+from tests.gauntlet.hang_cases import SCRIPTS as HANGING
+from tests.gauntlet.hang_run import verdict as hang_verdict
 from tests.gauntlet.judge import Said, judge, said_in_output
 
 # The catalogue of findings, as far as the gauntlet's reports go.
@@ -19,6 +22,8 @@ CATALOGUE = (
     | {f"DD{number}" for number in range(501, 511)}
     | {f"DD{number}" for number in range(901, 914)}
 )
+MOST_RANKS = 4
+FEWEST_HANGS, FEWEST_SLOW = 20, 5
 FEWEST_HEALTHY = 20  # one false alarm among these is five in a hundred
 
 
@@ -95,3 +100,36 @@ def test_findings_are_heard_in_the_output_of_a_job() -> None:
     assert said_in_output("clean: DD201 bandwidth-bound, DD301 input-bound") == []
     (warned,) = said_in_output("ddpdoctor: DD406 not-wrapped: rank 0 of 2 trains alone.")
     assert (warned.code, warned.severity) == ("DD406", "warning")
+
+
+def test_each_hanging_training_belongs_to_a_case() -> None:
+    assert {case.script for case in HANG_CASES} == {path.stem for path in HANGING.glob("*.py")}
+    names = Counter(case.name for case in (*CASES, *HANG_CASES))
+    assert [name for name, times in names.items() if times > 1] == []
+    assert len(HANGS) >= FEWEST_HANGS
+    assert len(SLOW) >= FEWEST_SLOW
+
+
+@pytest.mark.parametrize("case", HANG_CASES, ids=lambda case: case.name)
+def test_a_hang_is_expected_by_a_code_of_the_catalogue(case: Hang) -> None:
+    assert {case.code, *case.or_codes, *case.left} <= CATALOGUE
+    assert case.ranks <= MOST_RANKS
+    assert (len(case.variables) > 0) == (case.launcher == BY_HAND)
+    assert all(rank < max(case.ranks, 3) for rank in case.culprits or ())
+    assert not {case.report} & set(HANGS_LEFT_OUT)
+    re.compile(case.fix_word)
+    compile((HANGING / f"{case.script}.py").read_text(encoding="utf-8"), case.script, "exec")
+
+
+def test_a_hang_is_judged_by_the_finding_to_read_first() -> None:
+    case = Hang("gone", "H0", "images", code="DD902", culprits=(1,), fix_word="pad")
+    right, other = Said("DD902", "error", (1,), "Pad."), Said("DD904", "error", (1,), "Pad.")
+    assert hang_verdict(case, [right, other]).right
+    assert not hang_verdict(case, [other, right]).right
+    assert not hang_verdict(case, None).right
+
+
+def test_a_slow_training_that_is_called_a_hang_is_wrong() -> None:
+    case = Hang("slow", "", "tokenise", code="DD906", culprits=None, at_least="info")
+    assert hang_verdict(case, [Said("DD906", "info", (), "")]).right
+    assert not hang_verdict(case, [Said("DD903", "error", (0,), "")]).right

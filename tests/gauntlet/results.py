@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -39,13 +39,13 @@ class Outcome:
     commit: str
 
 
-def keep(outcome: Outcome) -> None:
-    KEPT.parent.mkdir(exist_ok=True)
-    with KEPT.open("a", encoding="utf-8") as file:
+def keep(outcome: Outcome, path: Path = KEPT) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(outcome)) + "\n")
 
 
-def kept(path: Path = KEPT) -> list[Outcome]:
+def kept(path: Path = KEPT, places: Iterable[tuple[str, str]] | None = None) -> list[Outcome]:
     """The newest outcome of each case and mode that still exists, in the order of the cases."""
     if not path.exists():
         return []
@@ -54,21 +54,29 @@ def kept(path: Path = KEPT) -> list[Outcome]:
         fields = json.loads(line)
         outcome = Outcome(**fields | {"found": tuple(fields["found"])})
         newest[outcome.case, outcome.mode] = outcome
-    return [
-        newest[case.name, mode]
-        for case in CASES
-        for mode in case.modes
-        if (case.name, mode) in newest
-    ]
+    if places is None:
+        places = ((case.name, mode) for case in CASES for mode in case.modes)
+    return [newest[place] for place in places if place in newest]
 
 
 def write(outcomes: Sequence[Outcome], path: Path = TABLE) -> None:
-    path.write_text("\n".join(_lines(outcomes)) + "\n", encoding="utf-8")
+    everything = sum(len(case.modes) for case in CASES)
+    write_table(_HEAD, totals_of(outcomes, everything), outcomes, LEFT_OUT, path)
 
 
-def _lines(outcomes: Sequence[Outcome]) -> Iterable[str]:
-    yield _HEAD
-    yield from _totals(outcomes)
+def write_table(
+    head: str,
+    totals: Iterable[str],
+    outcomes: Sequence[Outcome],
+    left_out: Mapping[str, str],
+    path: Path,
+) -> None:
+    """Head, totals, a row for each outcome, and the reports without a case."""
+    lines = [head, *totals, *_rows(outcomes, left_out)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _rows(outcomes: Sequence[Outcome], left_out: Mapping[str, str]) -> Iterable[str]:
     yield "\n| case | report | mode | expected | found | right | seconds |"
     yield "|---|---|---|---|---|---|---|"
     for one in outcomes:
@@ -84,13 +92,13 @@ def _lines(outcomes: Sequence[Outcome]) -> Iterable[str]:
         yield "\nWrong:\n"
     yield from (f"- {one.case}, {one.mode}: {one.why}" for one in wrong)
     yield "\nReports without a case:\n"
-    yield from (f"- {report}: {reason}" for report, reason in LEFT_OUT.items())
+    yield from (f"- {report}: {reason}" for report, reason in left_out.items())
 
 
-def _totals(outcomes: Sequence[Outcome]) -> Iterable[str]:
+def totals_of(outcomes: Sequence[Outcome], everything: int) -> Iterable[str]:
+    """In lines: how many are right, of how many, with what commit and load."""
     faults = [one for one in outcomes if one.report]
     healthy = [one for one in outcomes if not one.report]
-    everything = sum(len(case.modes) for case in CASES)
     yield f"- faults told right: {sum(one.right for one in faults)} of {len(faults)}"
     silent = sum(one.right for one in healthy)
     yield f"- healthy trainings without a false alarm: {silent} of {len(healthy)}"

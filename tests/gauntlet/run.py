@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if mode in options.mode and (not options.only or case.name in options.only)
     ]
     part, parts = options.part
-    commit = _commit()
+    commit = commit_of()
     for case, mode in jobs[part - 1 :: parts]:
         outcome = _outcome(case, mode, commit)
         keep(outcome)
@@ -75,7 +75,7 @@ def _outcome(case: Case, mode: str, commit: str) -> Outcome:
 
 def hear(case: Case, mode: str, folder: Path) -> Heard:
     """Run one training in the folder, and read what is said of it."""
-    with _held(case.port):
+    with held(case.port):
         done = _train(case, mode, folder)
     reported = finish(ddpdoctor("report", "--json"), folder, environment(), REPORT_SECONDS)
     said = said_by_report(reported.out)
@@ -108,7 +108,7 @@ def _train(case: Case, mode: str, folder: Path) -> Finished:
 
 
 @contextmanager
-def _held(port: int | None) -> Iterator[None]:
+def held(port: int | None) -> Iterator[None]:
     """Somebody else listens at the port."""
     if port is None:
         yield
@@ -119,14 +119,14 @@ def _held(port: int | None) -> Iterator[None]:
         yield
 
 
-def _commit() -> str:
+def commit_of() -> str:
     git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
     return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--part", type=_part, default=(1, 1), metavar="K/N")
+    parser.add_argument("--part", type=parse_part, default=(1, 1), metavar="K/N")
     parser.add_argument("--only", action="append", choices=[case.name for case in CASES])
     parser.add_argument("--mode", action="append", choices=BOTH)
     options = parser.parse_args(arguments)
@@ -134,7 +134,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _part(text: str) -> tuple[int, int]:
+def parse_part(text: str) -> tuple[int, int]:
     part, parts = map(int, text.split("/"))
     if not 1 <= part <= parts:
         raise argparse.ArgumentTypeError(f"{text} is no part")
