@@ -10,14 +10,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from ddpdoctor.credentials import CREDENTIAL_WORDS, MASKED, USER_IN_URL
+
 ALLOWED: Final = re.compile(
     r"RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|PYTHONHASHSEED|"
     r"(NCCL|GLOO|OMP|MKL|TORCH|TORCHELASTIC|CUDA|CUBLAS|SLURM|MASTER|PYTORCH)_\w+"
 )
-MASKED: Final = "(masked)"
-CREDENTIAL_WORDS: Final = "key|token|secret|passw|credential|auth|jwt"  # within a name
 _CREDENTIAL: Final = re.compile(CREDENTIAL_WORDS, re.IGNORECASE)
-USER_IN_URL: Final = re.compile(r"://[^/@\s]+@")
 # Long runs of letters and digits with both in them: keys of services look so, names of files do not
 _LOOKS_LIKE_A_KEY: Final = re.compile(r"(?=\w*[0-9])(?=\w*[A-Za-z])\w{32,}")
 _VERSIONED: Final = ("torch", "numpy", "torchvision", "transformers", "accelerate", "lightning")

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from ddpdoctor.cgroups import hierarchy_of
 from ddpdoctor.launchfacts import UNLIMITED, Limits
-from ddpdoctor.preflight.cgroups import hierarchy_of
 
 _MAX_BYTES: Final = 64 * 1024
 

@@ -6,15 +6,14 @@ there before. What `os._exit` or SIGKILL ends notes nothing; SIGTERM is the matt
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 import time
 from types import TracebackType
 from typing import Any, Final, NoReturn
 
+from ddpdoctor.credentials import masked_text
 from ddpdoctor.events import End, EndKind, Site
-from ddpdoctor.preflight.environment import CREDENTIAL_WORDS, MASKED, USER_IN_URL
 from ddpdoctor.recorder.callsite import is_user_file, site_of
 from ddpdoctor.recorder.facts import FactsFile
 from ddpdoctor.recorder.guard import Guard
@@ -23,23 +22,11 @@ from ddpdoctor.recorder.phases import Phases
 MAX_MESSAGE: Final = 300  # characters of an exception's message that are kept
 _MAX_READ: Final = 4000  # of it that are looked at
 _MAX_DEPTH: Final = 1000  # calls of a traceback that are looked at
-_MAX_NAME: Final = 200  # characters of a function's name that are kept
-_NAMED: Final = re.compile(  # `token=...`, `"api_key": "..."`, `Authorization: Bearer ...`
-    rf"""(?ix) ( \w* (?: {CREDENTIAL_WORDS} ) \w*
-        ["']? \s* [=:] \s* (?: bearer \s+ )? ["']? ) [^\s"',;)\]}}]+"""
-)
-_BY_FORM: Final = re.compile(  # of well-known services, wherever they stand
-    r"\b(hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abps]-|AKIA|eyJ)[\w.\-]{8,}"
-)
 
 
 def masked(message: str) -> str:
     """A message without what looks like a credential, and bounded."""
-    message = message[:_MAX_READ]
-    message = _NAMED.sub(rf"\1{MASKED}", message)
-    message = USER_IN_URL.sub(f"://{MASKED}@", message)
-    message = _BY_FORM.sub(MASKED, message)
-    return message[:MAX_MESSAGE]
+    return masked_text(message[:_MAX_READ])[:MAX_MESSAGE]
 
 
 class Ending:

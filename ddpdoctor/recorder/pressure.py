@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import Final, TypeVar
 
-from ddpdoctor.preflight.cgroups import hierarchy_of, unified
+from ddpdoctor.cgroups import hierarchy_of, unified
 
 _READ_BYTES: Final = 1024
 _BLOCK_IO_DELAY: Final = 39  # field 42 of `stat`, counted behind the name in parentheses

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.preflight.cgroups import hierarchy_of, unified
+from ddpdoctor.cgroups import hierarchy_of, unified
 from ddpdoctor.recorder.pauses import Pauses
 from ddpdoctor.recorder.pressure import Counter, Pressure, RunQueue, Throttled
 
