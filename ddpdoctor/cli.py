@@ -183,7 +183,9 @@ def _print_text(made: Report, *, short: bool) -> None:
 
 
 @cli.command(context_settings=_HELP)
-@click.argument("left", nargs=-1, type=click.Path(path_type=Path), metavar="[RUN | DUMPS...]")
+@click.argument(
+    "left", nargs=-1, type=click.Path(path_type=Path), metavar="[RUN | DUMPS... | LOGS...]"
+)
 @click.option("--pid", type=int, help="Only the job of this process: a rank, or its launcher.")
 @click.option(
     "--timeout",
@@ -201,6 +203,13 @@ def _print_text(made: Report, *, short: bool) -> None:
     show_default=True,
     help="Seconds without progress that count as standing still; more for a job of slow steps.",
 )
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A log of the job, a folder of them (torchrun --log-dir), or an error file; repeatable.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report objects, one a job.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the stacks of all ranks, too.")
 def diagnose(  # noqa: PLR0913  each is an option of the command line
@@ -208,6 +217,7 @@ def diagnose(  # noqa: PLR0913  each is an option of the command line
     pid: int | None,
     timeout_s: float,
     watch_s: float,
+    logs: tuple[Path, ...],
     as_json: bool,
     verbose: bool,
 ) -> int:
@@ -216,13 +226,14 @@ def diagnose(  # noqa: PLR0913  each is an option of the command line
     Needs no recording, and leaves the job as it is. Each job of this host is judged.
 
     Of a job that is gone: name the folder or the files in which torch's flight recorder
-    left its DUMPS, or a recorded RUN.
+    left its DUMPS, a recorded RUN, or its LOGS. A --log is read beside what else there is.
     """
-    from ddpdoctor.diagnose import diagnose as look
+    from ddpdoctor.diagnose import diagnose_all
 
     if left and pid is not None:
         raise click.UsageError("name a --pid, or what a job left, not both")
-    diagnoses = [_diagnose_left(left)] if left else look(pid, max(timeout_s, watch_s), watch_s)
+    seen = [_diagnose_left(left)] if left else None
+    diagnoses = diagnose_all(seen, logs, pid, max(timeout_s, watch_s), watch_s)
     if as_json:
         from ddpdoctor.report import to_json
 
@@ -238,14 +249,12 @@ def diagnose(  # noqa: PLR0913  each is an option of the command line
 
 
 def _diagnose_left(paths: tuple[Path, ...]) -> Diagnosis:
-    from ddpdoctor.diagnose import Diagnosis, diagnose_dumps, diagnosis_of_run
-    from ddpdoctor.runfolders import is_run, launch_alone
+    from ddpdoctor.diagnose import diagnose_dumps, diagnosis_of_logs, diagnosis_of_run
+    from ddpdoctor.hang.logfiles import are_logs
+    from ddpdoctor.runfolders import is_run
 
-    launch = launch_alone(paths[0]) if len(paths) == 1 else None
-    if launch is not None:
-        from ddpdoctor.launchreport import launch_verdict
-
-        return Diagnosis(launch_verdict(launch).report)
+    if are_logs(paths):
+        return diagnosis_of_logs(paths)
     if len(paths) > 1 or not is_run(paths[0]):
         return diagnose_dumps(paths)
     from ddpdoctor import analyze, load_run, run_checks

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ddpdoctor.checks import Outcome, dump_checks, hang_checks, run_check
 from ddpdoctor.errors import NothingToDiagnose
+from ddpdoctor.hang.joblog import JobLog
 from ddpdoctor.hang.look import WATCH_S, take_snapshots
 from ddpdoctor.hang.processes import Processes
 from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.hang.standing import Standing, standing
 from ddpdoctor.report import Report
+
+if TYPE_CHECKING:  # msgspec and more: only where there is a log
+    from ddpdoctor.diagnose_log import LogVerdict
 
 
 @dataclass(frozen=True)
@@ -22,11 +27,14 @@ class Diagnosis:
     report: Report
     snapshot: HangSnapshot | None = None
     dumped: Standing | None = None
+    log: JobLog | None = None  # where nothing but logs was read
 
     @property
     def has_verdict(self) -> bool:
         """That checks found nothing is none: some finding fits each state that is understood."""
-        if self.snapshot is None and self.dumped is None:  # of a record: checks that looked
+        if (
+            self.snapshot is None and self.dumped is None and self.log is None
+        ):  # of a record: checks that looked
             return any(each.outcome in (Outcome.FINDINGS, Outcome.CLEAN)
                        for each in self.report.results)  # fmt: skip
         return bool(self.report.findings)
@@ -43,6 +51,46 @@ def diagnose(
     if not snapshots:
         raise NothingToDiagnose(_why_none(processes, pid))
     return [Diagnosis(judge(snapshot), snapshot) for snapshot in snapshots]
+
+
+def diagnose_all(
+    seen: list[Diagnosis] | None,
+    logs: Sequence[Path],
+    pid: int | None,
+    timeout_s: float,
+    watch_s: float,
+) -> list[Diagnosis]:
+    """What a job left, or the jobs of this host, each with its logs; or the logs alone."""
+    if not logs:
+        return seen or diagnose(pid, timeout_s, watch_s)
+    from ddpdoctor.diagnose_log import judge_logs, with_log
+
+    told = judge_logs(logs)
+    alive = seen is None
+    if seen is None:
+        try:
+            seen = diagnose(pid, timeout_s, watch_s)
+        except NothingToDiagnose:
+            if pid is not None:
+                raise
+            seen = []
+    if len(seen) == 1:
+        return [replace(seen[0], report=with_log(seen[0].report, told, alive=alive))]
+    return [_of_logs(told), *seen]
+
+
+def diagnosis_of_logs(paths: Sequence[Path]) -> Diagnosis:
+    """What the logs of a job say alone. Raises NothingToDiagnose."""
+    from ddpdoctor.diagnose_log import judge_logs
+
+    return _of_logs(judge_logs(paths))
+
+
+def _of_logs(told: LogVerdict) -> Diagnosis:
+    from ddpdoctor.diagnose_log import must_say_something
+
+    must_say_something(told)
+    return Diagnosis(told.report(), log=told.log)
 
 
 def diagnose_dumps(paths: Sequence[Path]) -> Diagnosis:

@@ -53,6 +53,8 @@ def _parts(diagnosis: Diagnosis, *, stacks: bool) -> Iterator[RenderableType]:
         count = len(dumped.dumps.ranks)
         counted = f"dumps of {count} rank{'s' if count != 1 else ''}"
         yield said(f"{counted} of {dumped.dumps.world_size} read in {report.name}", style="dim")
+    elif diagnosis.log:
+        yield said(f"by the log {report.name}", style="dim")
     else:
         what = "by the notes of launch" if report.subject == "launch" else "by the record of run"
         yield said(f"{what} {report.name}", style="dim")

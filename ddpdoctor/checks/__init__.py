@@ -24,6 +24,7 @@ from ddpdoctor.findings import Finding
 
 if TYPE_CHECKING:  # a hang or launch check must load without pandas
     from ddpdoctor.analysis.model import Analysis
+    from ddpdoctor.hang.joblog import JobLog
     from ddpdoctor.hang.snapshot import HangSnapshot
     from ddpdoctor.hang.standing import Standing
     from ddpdoctor.launchfacts import LaunchFacts
@@ -107,10 +108,12 @@ class Registry(Generic[Subject]):
 _trace_checks: Registry[Analysis] = Registry("trace_check")
 _hang_checks: Registry[HangSnapshot] = Registry("hang_check")
 _dump_checks: Registry[Standing] = Registry("dump_check")
+_log_checks: Registry[JobLog] = Registry("log_check")
 _launch_checks: Registry[LaunchFacts] = Registry("launch_check")
 trace_check = _trace_checks.register
 hang_check = _hang_checks.register
 dump_check = _dump_checks.register
+log_check = _log_checks.register
 launch_check = _launch_checks.register
 
 
@@ -140,6 +143,10 @@ def dump_checks() -> list[Check[Standing]]:
     return list(_dump_checks)
 
 
+def log_checks() -> list[Check[JobLog]]:
+    return list(_log_checks)
+
+
 def launch_checks() -> list[Check[LaunchFacts]]:
     return list(_launch_checks)
 
@@ -151,7 +158,9 @@ def launch_check_of(module: str) -> Check[LaunchFacts]:
 
 def all_checks() -> list[Check[Any]]:
     """The checks of every subject, by code; one that judges several subjects is there once."""
-    every: list[Check[Any]] = [*_launch_checks, *_trace_checks, *_dump_checks, *_hang_checks]
+    every: list[Check[Any]] = [
+        *_launch_checks, *_trace_checks, *_log_checks, *_dump_checks, *_hang_checks,
+    ]  # fmt: skip
     by_code = {check.code: check for check in every}
     return [by_code[code] for code in sorted(by_code)]
 

@@ -3,7 +3,8 @@
 What it measures
     For each rank the call that it waits in and the line that made it; for recorded ranks also the
     sequence number within the group. In dumps of torch's flight recorder: operation, sizes and
-    types of the calls with the same number, also of those that are done.
+    types of the calls with the same number, also of those that are done. In a log: what the ranks'
+    watchdogs gave up, and what TORCH_DISTRIBUTED_DEBUG=DETAIL found.
 
 Why it matters
     Collectives pair up by their order. When one rank makes a call that the others do not make, all
@@ -25,10 +26,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from ddpdoctor.checks import dump_check, hang_check
+from ddpdoctor.checks import dump_check, hang_check, log_check
 from ddpdoctor.findings import Confidence, Finding, Severity
-from ddpdoctor.hang import describe, describe_calls
+from ddpdoctor.hang import describe, describe_calls, describe_log
 from ddpdoctor.hang.agreement import Mismatch, Party
+from ddpdoctor.hang.joblog import JobLog
 from ddpdoctor.hang.joining import awaits_others
 from ddpdoctor.hang.order import behind, crossed
 from ddpdoctor.hang.situation import (
@@ -41,6 +43,7 @@ from ddpdoctor.hang.situation import (
 )
 from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.hang.standing import Standing
+from ddpdoctor.hang.whowaited import who_waited
 from ddpdoctor.wording import rank_list
 
 
@@ -164,3 +167,22 @@ def _made(party: Party) -> str:
     sizes = " and ".join("x".join(map(str, size)) or "a number" for size in call.inputs)
     of = f" of {sizes} {'/'.join(dict.fromkeys(call.dtypes))}".rstrip() if sizes else ""
     return f"{rank_list(party.ranks)} {call.name}{of}"
+
+
+@log_check("DD904", "collective-mismatch")
+def collective_mismatch_by_log(log: JobLog) -> Iterator[Finding]:
+    waited = who_waited(log)
+    if log.mismatched:
+        told = log.mismatched[0]
+        yield describe_log.finding(
+            log, (),
+            f"rank {told.rank} is in {told.call}, and rank {told.other} in {told.other_call}",
+            _SAME_CALLS, Confidence.CERTAIN,
+        )  # fmt: skip
+    elif waited and waited.different and not log.first:
+        yield describe_log.finding(
+            log, (),
+            "the ranks made different calls with one number: "
+            + describe_log.timeouts(waited.calls),
+            _SAME_CALLS, Confidence.LIKELY,
+        )  # fmt: skip

@@ -3,7 +3,8 @@
 What it measures
     The main thread's stack of every rank, looked at two or three times: ranks that stand in a
     collective or wait for the store, and the ranks that stand anywhere else without moving. In
-    dumps of torch's flight recorder: ranks that are in no call, and for which others wait.
+    dumps of torch's flight recorder: ranks that are in no call, and for which others wait. In a
+    log: ranks that did not come to the collective that the others' watchdogs gave up.
 
 Why it matters
     A collective completes when its last rank arrives. What the waiting ranks show is the
@@ -24,14 +25,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.checks import NotEnoughData, dump_check, hang_check
+from ddpdoctor.checks import NotEnoughData, dump_check, hang_check, log_check
 from ddpdoctor.findings import Confidence, Finding, Severity
-from ddpdoctor.hang import describe, describe_calls
+from ddpdoctor.hang import describe, describe_calls, describe_log
 from ddpdoctor.hang.activity import Activity
+from ddpdoctor.hang.joblog import JobLog
 from ddpdoctor.hang.order import behind
 from ddpdoctor.hang.situation import Kind, Seen, Situation, numbers, shift_told, situation
 from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.hang.standing import Standing
+from ddpdoctor.hang.whowaited import who_waited
 from ddpdoctor.wording import rank_list
 
 
@@ -134,4 +137,42 @@ def missing_rank_in_dumps(scene: Standing) -> Iterator[Finding]:
         "while the job hangs by `ddpdoctor diagnose` on the host. Work that only some ranks do, a "
         "lock, or native code that keeps the GIL shows there with its line.",
         Confidence.POSSIBLE if scene.gone_or_unread else Confidence.LIKELY,
+    )
+
+
+@log_check("DD903", "missing-rank")
+def missing_rank_by_log(log: JobLog) -> Iterator[Finding]:
+    waited = who_waited(log)
+    if log.first:
+        return  # DD901: it did not come since it had failed
+    if log.absent:
+        missing = log.absent
+        waits = "a monitored barrier gave up waiting for"
+        yield _by_log(log, missing, f"{waits} {rank_list(missing)}")
+    elif waited and waited.behind:
+        missing = waited.behind
+        others = [call for call in waited.calls if call.rank not in missing]
+        verb = "were" if len(missing) > 1 else "was"
+        yield _by_log(
+            log,
+            missing,
+            f"{describe_log.timeouts(others)}, while {rank_list(missing)} {verb} not there",
+        )
+    elif waited and not waited.together and not waited.different:
+        raise NotEnoughData(
+            f"{describe_log.timeouts(waited.calls)}; what the other ranks did then is not in this "
+            "log: add theirs, or the dumps that torch wrote (TORCH_FR_DUMP_TEMP_FILE)"
+        )
+
+
+def _by_log(log: JobLog, missing: tuple[int, ...], message: str) -> Finding:
+    return describe_log.finding(
+        log,
+        missing,
+        message,
+        f"See what {rank_list(missing)} did for so long: evaluating, saving, preparing data or "
+        "compiling alone (then let all ranks do it, or wait longer: "
+        "`init_process_group(timeout=timedelta(hours=2))`), or out of the loop already, with fewer "
+        "batches. While the job hangs, `ddpdoctor diagnose` on its host shows the line.",
+        Confidence.LIKELY,
     )

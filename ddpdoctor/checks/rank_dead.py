@@ -5,7 +5,8 @@ What it measures
     recorded ranks: which rank should run on this host and does not, and with which signal or status
     it ended. In a record: how each rank noted its end, which of them was the first that
     is no consequence of another's, and who noted none. Among dumps of torch's flight recorder:
-    for which rank without a dump the others wait.
+    for which rank without a dump the others wait. In a log: how each rank ended, and whose end
+    is none of the ways in which torch, gloo and NCCL say that a peer is gone.
 
 Why it matters
     The survivors report timeouts or closed connections, and never why: the rank that went first
@@ -34,9 +35,10 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from ddpdoctor.checks import NotEnoughData, dump_check, hang_check, trace_check
+from ddpdoctor.checks import NotEnoughData, dump_check, hang_check, log_check, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
-from ddpdoctor.hang import describe, describe_calls
+from ddpdoctor.hang import describe, describe_calls, describe_log
+from ddpdoctor.hang.joblog import Failure, JobLog
 from ddpdoctor.hang.situation import Kind, Situation, numbers, situation
 from ddpdoctor.hang.snapshot import DeadRank, HangSnapshot
 from ddpdoctor.hang.standing import Standing
@@ -95,17 +97,10 @@ def _message(culprits: list[DeadRank], scene: Situation) -> str:
 
 def _end(dead: DeadRank) -> str:
     if dead.signal:
-        return f"ended by {_signal_name(dead.signal)}"
+        return f"ended by {describe_log.signal_name(dead.signal)}"
     if dead.exit_status:
         return f"ended with exit status {dead.exit_status}"
     return "no such process runs any more"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _evidence(dead: DeadRank) -> Evidence:
@@ -259,3 +254,65 @@ def rank_dead_by_dumps(scene: Standing) -> Iterator[Finding]:
         "writes no dump. If it lies on another host, add it.",
         Confidence.LIKELY if sure else Confidence.POSSIBLE,
     )
+
+
+@log_check("DD901", "rank-dead")
+def rank_dead_by_log(log: JobLog) -> Iterator[Finding]:
+    """The first end, by a log, that follows from no other rank's."""
+    if log.taken_port is not None:
+        return  # DD408: the ranks never met
+    first = log.first
+    if first:
+        culprits = tuple(each.rank for each in first)
+        others = log.victims
+        then = f"; the errors of {rank_list(others)} follow from it" if others else ""
+        sure = first[0].is_root or bool(others) or len(first) == len(log.failures)
+        yield describe_log.finding(
+            log,
+            culprits,
+            f"{rank_list(culprits)} {describe_log.end_of(first[0])}, before any other rank "
+            f"failed{then}",
+            _fix_by_log(first[0], log),
+            Confidence.LIKELY if sure else Confidence.POSSIBLE,
+        )
+    elif log.hung_up:
+        yield describe_log.finding(
+            log, (), "the launcher got SIGHUP and ended all ranks: its terminal was closed",
+            "Start it where closing the terminal does not end it: in tmux, or by `setsid "
+            "torchrun ...`. nohup alone does not help, since torchrun handles SIGHUP itself.",
+            Confidence.LIKELY,
+        )  # fmt: skip
+    elif log.killed_for_memory:
+        yield describe_log.finding(
+            log, (), "a process of the job was killed since memory ran out",
+            _MEMORY, Confidence.LIKELY,
+        )  # fmt: skip
+
+
+_MEMORY = (
+    "Give the job more memory, or let it need less: fewer DataLoader workers, smaller batches, "
+    "data that is mapped and not copied into every rank. "
+    "`memory.peak` of the control group tells how much was used."
+)
+
+
+def _fix_by_log(first: Failure, log: JobLog) -> str:
+    if first.is_device_memory:
+        return (
+            "The device's memory ran out on this rank: smaller batches, gradient accumulation, or "
+            "shorter samples. If only some ranks meet long samples, sort or bucket them by length."
+        )
+    if first.is_loader:
+        return (
+            "Look at /dev/shm (`df -h /dev/shm`; docker run --shm-size=8g) and at the memory of "
+            "the host: a DataLoader worker was killed. Fewer workers need less."
+        )
+    if first.signal == signal.SIGKILL or first.is_memory or log.killed_for_memory:
+        told = "" if log.killed_for_memory or first.is_memory else (
+            "Nobody but the kernel's out-of-memory killer, the scheduler or a person sends "
+            "SIGKILL: look at `dmesg | grep -i oom` on that host. "
+        )  # fmt: skip
+        return told + _MEMORY
+    if first.error:
+        return f"Mend this error on rank {first.rank}; it came first. What the others say follows."
+    return f"Read the last lines that rank {first.rank} wrote before it ended."

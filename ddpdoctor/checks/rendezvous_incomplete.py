@@ -2,9 +2,8 @@
 
 What it measures
     Before training: which ranks reported at the rendezvous address within the time limit, and how
-    far the others came. Under `ddpdoctor run`: which processes called init_process_group, and how
-    that ended. In a job that hangs: ranks that stand in init_process_group, held against the world
-    size, and launchers that wait for other nodes.
+    far the others came. In a job that hangs: ranks that stand in init_process_group, held against
+    the world size, and launchers that wait for other nodes. In a log: how many of them joined.
 
 Why it matters
     init_process_group waits for all ranks, for 10 minutes on gloo and longer where a time limit was
@@ -26,9 +25,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from ddpdoctor.checks import NotEnoughData, hang_check, launch_check
+from ddpdoctor.checks import NotEnoughData, hang_check, launch_check, log_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
-from ddpdoctor.hang import describe
+from ddpdoctor.hang import describe, describe_log
+from ddpdoctor.hang.joblog import JobLog
 from ddpdoctor.hang.joining import Joining, joining
 from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.ifnames import meets_on_loopback
@@ -282,4 +282,20 @@ def _waiting_launcher(snapshot: HangSnapshot) -> Finding:
             describe.looks(snapshot),
             Evidence("the launcher stands in", waits.function),
         ),
+    )
+
+
+@log_check("DD407", "rendezvous-incomplete")
+def rendezvous_incomplete_by_log(log: JobLog) -> Iterator[Finding]:
+    if log.joined is None or log.taken_port is not None or log.first:
+        return
+    came, size = log.joined
+    yield describe_log.finding(
+        log,
+        (),
+        f"only {came} of {size} ranks came to where all meet",
+        f"See whether all {size} ranks were started (WORLD_SIZE; with Slurm as many tasks as "
+        "ranks), each with a RANK of its own and the same MASTER_ADDR and MASTER_PORT, and whether "
+        "a firewall stands between the hosts: `ddpdoctor check` on each node.",
+        Confidence.LIKELY,
     )

@@ -3,7 +3,8 @@
 What it measures
     The call and line in which every rank of the job waits; where the ranks were recorded, also the
     sequence number within the group. In dumps of torch's flight recorder, also ranks in which a
-    call does not complete, or begin, that others of its group have completed or begun.
+    call does not complete, or begin, that others of its group have completed or begun. In a log:
+    whether the watchdogs of all ranks gave up the same call.
 
 Why it matters
     When all ranks have arrived, no rank is to blame: what lies below them is, such as the network,
@@ -23,15 +24,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.checks import NotEnoughData, dump_check, hang_check
+from ddpdoctor.checks import NotEnoughData, dump_check, hang_check, log_check
 from ddpdoctor.findings import Confidence, Finding, Severity
-from ddpdoctor.hang import describe, describe_calls
+from ddpdoctor.hang import describe, describe_calls, describe_log
 from ddpdoctor.hang.activity import Activity
+from ddpdoctor.hang.joblog import JobLog
 from ddpdoctor.hang.joining import awaits_others
 from ddpdoctor.hang.order import crossed
 from ddpdoctor.hang.situation import Kind, Seen, mismatch_told, numbers, shift_told, situation
 from ddpdoctor.hang.snapshot import HangSnapshot, LastCollective
 from ddpdoctor.hang.standing import Standing
+from ddpdoctor.hang.whowaited import who_waited
 from ddpdoctor.wording import rank_list
 
 
@@ -135,3 +138,18 @@ def transport_stalled_in_dumps(scene: Standing) -> Iterator[Finding]:
             "NCCL_SOCKET_IFNAME. If the job still ran when the dumps were written, it was no hang.",
             shown={rank: scene.front(rank) for rank in scene.together[:2]},
         )
+
+
+@log_check("DD908", "transport-stalled")
+def transport_stalled_by_log(log: JobLog) -> Iterator[Finding]:
+    waited = who_waited(log)
+    if waited and waited.together and not log.first and not log.mismatched:
+        yield describe_log.finding(
+            log, (),
+            f"all ranks were in one call and it did not complete: "
+            f"{describe_log.timeouts(waited.calls)}",
+            "Test the network between the hosts, and name the interface: NCCL_SOCKET_IFNAME or "
+            "GLOO_SOCKET_IFNAME. If it is the first call of the job, try NCCL_P2P_DISABLE=1, and "
+            "bind each rank to its device first (torch.cuda.set_device(local_rank)).",
+            Confidence.LIKELY,
+        )  # fmt: skip

@@ -2,9 +2,8 @@
 
 What it measures
     GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME against the interfaces of each host; the address that
-    a host's own name leads to; what MASTER_ADDR leads to, and who listens on its port. Under
-    `ddpdoctor run` the same of each init_process_group that does not come back. With
-    `--network`, whether the rate is that of a slow card beside a faster one.
+    a host's own name leads to; what MASTER_ADDR leads to, and who listens on its port. In a log:
+    that the port was taken.
 
 Why it matters
     Ranks tell each other where they can be reached. A loopback address or the bridge of a container
@@ -28,18 +27,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from ddpdoctor.checks import NotEnoughData, launch_check, trace_check
+from ddpdoctor.checks import launch_check, log_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
-from ddpdoctor.ifnames import (
-    GLOO,
-    NCCL,
-    cards,
-    default_problem,
-    faster_card,
-    meets_on_loopback,
-    problem_of,
-    used_by,
-)
+from ddpdoctor.hang import describe_log
+from ddpdoctor.hang.joblog import JobLog
+from ddpdoctor.ifnames import GLOO, NCCL, cards, default_problem, meets_on_loopback, problem_of
 from ddpdoctor.launchfacts import (
     LaunchFacts,
     PortHolder,
@@ -220,3 +212,18 @@ def _who(processes: list[Process]) -> str:
 
 def _ranks(processes: Iterable[Process]) -> tuple[int, ...]:
     return tuple(sorted({process.rank for process in processes if process.rank is not None}))
+
+
+@log_check("DD408", "wrong-interface")
+def port_taken_by_log(log: JobLog) -> Iterator[Finding]:
+    if log.taken_port is None:
+        return
+    port = f"port {log.taken_port}" if log.taken_port else "the port"
+    culprits = tuple(each.rank for each in log.first)
+    yield describe_log.finding(
+        log,
+        culprits,
+        f"{port} was held by another process, so the ranks could not meet there",
+        f"See who listens there: `ss -ltnp`. {_OTHER_PORT}",
+        Confidence.CERTAIN,
+    )
