@@ -50,6 +50,7 @@ def input_stalled(snapshot: HangSnapshot) -> Iterator[Finding]:
         evidence=(
             describe.looks(snapshot),
             *(_worker_evidence(each) for each in first.process.workers),
+            *describe.memory_kills(snapshot),
             *describe.records(scene.all),
             *describe.states(scene.all),
         ),

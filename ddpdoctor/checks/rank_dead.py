@@ -2,11 +2,12 @@
 
 What it measures
     In a job that hangs: the launcher's children and their environment, and the registrations of
-    recorded ranks: which rank should run on this host and does not, and with which signal or status
-    it ended. In a record: how each rank noted its end, which of them was the first that
-    is no consequence of another's, and who noted none. Among dumps of torch's flight recorder:
-    for which rank without a dump the others wait. In a log: how each rank ended, and whose end
-    is none of the ways in which torch, gloo and NCCL say that a peer is gone.
+    recorded ranks: which rank should run on this host and does not, with which signal or status
+    it ended, what torchrun's error file says, and kills for memory in the control group. In a
+    record: how each rank noted its end, which of them was the first that is no consequence of
+    another's, and who noted none. Among dumps of torch's flight recorder: for which rank without a
+    dump the others wait. In a log: how each rank ended, and whose end is none of the ways in which
+    torch, gloo and NCCL say that a peer is gone.
 
 Why it matters
     The survivors report timeouts or closed connections, and never why: the rank that went first
@@ -74,12 +75,30 @@ def rank_dead(snapshot: HangSnapshot) -> Iterator[Finding]:
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN if failed and known else Confidence.LIKELY,
         message=_message(culprits, scene),
-        fix=_fix(culprits[0]),
+        fix=_fix_while_it_hangs(snapshot, culprits[0]),
         culprits=tuple(sorted(dead.rank for dead in culprits if dead.rank is not None)),
         victims=numbers(scene.all),
         hosts=describe.hosts(snapshot),
-        evidence=tuple(_evidence(dead) for dead in snapshot.dead),
+        evidence=(
+            *(_evidence(dead) for dead in snapshot.dead),
+            *describe.memory_kills(snapshot),
+            *describe.states(scene.all),
+        ),
+        where=tuple(
+            Location(dead.rank, dead.site.file, dead.site.line, dead.site.function)
+            for dead in culprits
+            if dead.rank is not None and dead.site is not None
+        ),
     )
+
+
+def _fix_while_it_hangs(snapshot: HangSnapshot, dead: DeadRank) -> str:
+    pids = " ".join(str(rank.pid) for rank in snapshot.ranks[:16])
+    left = f" Those that ignore SIGTERM go by `kill -9 {pids}`." if pids else ""
+    silent = dead.signal in (None, signal.SIGKILL) and not dead.said and not dead.exit_status
+    if silent and snapshot.memory_kills:
+        return f"{_MEMORY}{left}"
+    return _fix(dead) + left
 
 
 def _message(culprits: list[DeadRank], scene: Situation) -> str:
@@ -96,6 +115,8 @@ def _message(culprits: list[DeadRank], scene: Situation) -> str:
 
 
 def _end(dead: DeadRank) -> str:
+    if dead.said:
+        return f"ended with {dead.said}"
     if dead.signal:
         return f"ended by {describe_log.signal_name(dead.signal)}"
     if dead.exit_status:
@@ -223,6 +244,8 @@ def _fix(dead: DeadRank) -> str:
             "Look for the out-of-memory killer: `dmesg | grep -i oom`, and oom_kill in the "
             f"cgroup's memory.events; fewer DataLoader workers or smaller batches need less. {stop}"
         )
+    if dead.said:
+        return f"Mend this error; it came first. {stop}"
     if dead.failed:
         return f"Read the last lines that this rank wrote before it ended. {stop}"
     return (

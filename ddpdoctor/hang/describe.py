@@ -79,6 +79,14 @@ def states(ranks: Sequence[Seen]) -> tuple[Evidence, ...]:
     return tuple(found)
 
 
+def memory_kills(snapshot: HangSnapshot) -> tuple[Evidence, ...]:
+    """Kills for memory in the job's control groups; none is said where there were none."""
+    return tuple(
+        Evidence(f"control group {each.group}", each.kills, "processes killed for memory so far")
+        for each in snapshot.memory_kills
+    )
+
+
 def records(ranks: Sequence[Seen]) -> tuple[Evidence, ...]:
     """Where recorded ranks are in the order of each group's collectives."""
     found = [

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ddpdoctor.hang import activity, inband, pyspy
+from ddpdoctor.hang.aftermath import memory_kills, with_last_words
 from ddpdoctor.hang.jobs import JobMembers, Member, find_jobs
 from ddpdoctor.hang.launchers import waiting_launchers
 from ddpdoctor.hang.processes import Counters, Processes
@@ -24,6 +25,7 @@ from ddpdoctor.hang.snapshot import (
     DeadRank,
     HangSnapshot,
     LoaderWorker,
+    MemoryKills,
     Movement,
     RankProcess,
     ThreadStack,
@@ -131,8 +133,22 @@ class _Looking:
             else:
                 ranks.append(self._in_full(rank, member, in_band))
         watched_s = max((rank.movement.watched_s for rank in ranks), default=0.0)
-        host = socket.gethostname()
-        return HangSnapshot(job.job, host, tuple(ranks), job.dead, watched_s, tuple(ended))
+        return HangSnapshot(
+            job.job,
+            socket.gethostname(),
+            tuple(ranks),
+            with_last_words(job, self._processes) if job.dead else (),
+            watched_s,
+            tuple(ended),
+            memory_kills=self._memory_kills(job, ranks),
+        )
+
+    def _memory_kills(self, job: JobMembers, ranks: list[RankProcess]) -> tuple[MemoryKills, ...]:
+        workers = [worker for rank in ranks for worker in rank.workers]
+        if not job.dead and not any(worker.state == "Z" for worker in workers):
+            return ()
+        pids = {job.job.agent_pid, *(rank.pid for rank in ranks)}
+        return memory_kills(sorted(pids), self._processes)
 
     def _rank(self, member: Member) -> RankProcess:
         looks = self._looks[member.pid]

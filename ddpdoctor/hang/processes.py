@@ -19,6 +19,7 @@ IDENTITY_VARIABLES: Final = (  # nothing else of an environment is kept
     "MASTER_ADDR",
     "MASTER_PORT",
     "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_ERROR_FILE",
     "XDG_RUNTIME_DIR",
     "TMPDIR",
 )
@@ -64,6 +65,9 @@ class Processes:
         except OSError:
             return
         yield from (int(name) for name in names if name.isdigit())
+
+    def folder(self, pid: int) -> Path:
+        return self._root / str(pid)
 
     def stat(self, pid: int) -> Stat | None:
         line = self._read(pid, "stat")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from ddpdoctor.hang.calls import Call, CallGroup, Dumps, RankCalls
+from ddpdoctor.hang.calls import Call, CallGroup, CallSite, Dumps, RankCalls
 from ddpdoctor.hang.standing import Standing, standing
 
 BUSY_SHARE = 0.10  # of one CPU: idle helper threads of a hung rank stay below 2 %
@@ -184,10 +184,20 @@ class DeadRank:
     pid: int | None = None
     signal: int | None = None  # that ended it, where the parent has not yet taken note
     exit_status: int | None = None
+    said: str = ""  # in torchrun's error file
+    site: CallSite | None = None  # where it was raised, by the same file
 
     @property
     def failed(self) -> bool:
-        return bool(self.signal or self.exit_status)
+        return bool(self.signal or self.exit_status or self.said)
+
+
+@dataclass(frozen=True)
+class MemoryKills:
+    """How often the kernel has killed a process of a control group since memory ran out."""
+
+    group: str
+    kills: int
 
 
 @dataclass(frozen=True)
@@ -226,6 +236,7 @@ class HangSnapshot:
     watched_s: float = 0.0
     ended: tuple[int | None, ...] = ()  # ranks that went while they were looked at
     launcher: WaitingLauncher | None = None  # then there are no ranks
+    memory_kills: tuple[MemoryKills, ...] = ()  # asked for only where a process is gone
 
     @cached_property
     def told(self) -> Standing | None:
