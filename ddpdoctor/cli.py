@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import socket
 import sys
 import traceback
 from pathlib import Path
@@ -184,7 +185,10 @@ def _print_text(made: Report, *, short: bool) -> None:
 
 @cli.command(context_settings=_HELP)
 @click.argument(
-    "left", nargs=-1, type=click.Path(path_type=Path), metavar="[RUN | DUMPS... | LOGS...]"
+    "left",
+    nargs=-1,
+    type=click.Path(path_type=Path),
+    metavar="[RUN | DUMPS... | LOGS... | ARCHIVES...]",
 )
 @click.option("--pid", type=int, help="Only the job of this process: a rank, or its launcher.")
 @click.option(
@@ -210,6 +214,13 @@ def _print_text(made: Report, *, short: bool) -> None:
     type=click.Path(path_type=Path),
     help="A log of the job, a folder of them (torchrun --log-dir), or an error file; repeatable.",
 )
+@click.option(
+    "-o",
+    "--output",
+    "packed_in",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Pack the evidence into a file in this folder, which diagnose reads anywhere.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report objects, one a job.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the stacks of all ranks, too.")
 def diagnose(  # noqa: PLR0913  each is an option of the command line
@@ -218,6 +229,7 @@ def diagnose(  # noqa: PLR0913  each is an option of the command line
     timeout_s: float,
     watch_s: float,
     logs: tuple[Path, ...],
+    packed_in: Path | None,
     as_json: bool,
     verbose: bool,
 ) -> int:
@@ -226,14 +238,17 @@ def diagnose(  # noqa: PLR0913  each is an option of the command line
     Needs no recording, and leaves the job as it is. Each job of this host is judged.
 
     Of a job that is gone: name the folder or the files in which torch's flight recorder
-    left its DUMPS, a recorded RUN, or its LOGS. A --log is read beside what else there is.
+    left its DUMPS, a recorded RUN, its LOGS, or ARCHIVES that -o made on its hosts. A --log is
+    read beside what else there is.
     """
     from ddpdoctor.diagnose import diagnose_all
 
     if left and pid is not None:
         raise click.UsageError("name a --pid, or what a job left, not both")
-    seen = [_diagnose_left(left)] if left else None
+    seen = _diagnose_left(left) if left else None
     diagnoses = diagnose_all(seen, logs, pid, max(timeout_s, watch_s), watch_s)
+    if packed_in is not None:
+        _pack(packed_in, diagnoses, left, logs)
     if as_json:
         from ddpdoctor.report import to_json
 
@@ -248,20 +263,31 @@ def diagnose(  # noqa: PLR0913  each is an option of the command line
     return CLEAN if all(each.has_verdict for each in diagnoses) else NO_VERDICT
 
 
-def _diagnose_left(paths: tuple[Path, ...]) -> Diagnosis:
-    from ddpdoctor.diagnose import diagnose_dumps, diagnosis_of_logs, diagnosis_of_run
-    from ddpdoctor.hang.logfiles import are_logs
+def _pack(
+    folder: Path, diagnoses: list[Diagnosis], left: tuple[Path, ...], logs: tuple[Path, ...]
+) -> None:
+    from ddpdoctor.diagnose_left import pack
+    from ddpdoctor.hang.archive import is_archive
+
+    if any(each.is_of_record for each in diagnoses) or any(map(is_archive, left)):
+        raise click.UsageError("-o packs processes, dumps and logs; a RUN or an archive is packed")
+    path = pack(folder, socket.gethostname(), diagnoses, left, logs)
+    _warn(printable(f"evidence packed; anywhere: ddpdoctor diagnose {path}"))
+
+
+def _diagnose_left(paths: tuple[Path, ...]) -> list[Diagnosis]:
+    from ddpdoctor.diagnose import diagnosis_of_run
     from ddpdoctor.runfolders import is_run
 
-    if are_logs(paths):
-        return diagnosis_of_logs(paths)
     if len(paths) > 1 or not is_run(paths[0]):
-        return diagnose_dumps(paths)
+        from ddpdoctor.diagnose_left import diagnose_left
+
+        return diagnose_left(paths)
     from ddpdoctor import analyze, load_run, run_checks
     from ddpdoctor.report import run_report
 
     analysis = analyze(load_run(paths[0]))
-    return diagnosis_of_run(run_report(analysis, run_checks(analysis)))
+    return [diagnosis_of_run(run_report(analysis, run_checks(analysis)))]
 
 
 def _print_diagnoses(diagnoses: list[Diagnosis], *, stacks: bool) -> None:

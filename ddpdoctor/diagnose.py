@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.checks import Outcome, dump_checks, hang_checks, run_check
 from ddpdoctor.errors import NothingToDiagnose
+from ddpdoctor.hang.calls import Dumps
 from ddpdoctor.hang.joblog import JobLog
 from ddpdoctor.hang.look import WATCH_S, take_snapshots
 from ddpdoctor.hang.processes import Processes
@@ -30,11 +31,13 @@ class Diagnosis:
     log: JobLog | None = None  # where nothing but logs was read
 
     @property
+    def is_of_record(self) -> bool:
+        return self.snapshot is None and self.dumped is None and self.log is None
+
+    @property
     def has_verdict(self) -> bool:
         """That checks found nothing is none: some finding fits each state that is understood."""
-        if (
-            self.snapshot is None and self.dumped is None and self.log is None
-        ):  # of a record: checks that looked
+        if self.is_of_record:  # checks that looked
             return any(each.outcome in (Outcome.FINDINGS, Outcome.CLEAN)
                        for each in self.report.results)  # fmt: skip
         return bool(self.report.findings)
@@ -93,13 +96,10 @@ def _of_logs(told: LogVerdict) -> Diagnosis:
     return Diagnosis(told.report(), log=told.log)
 
 
-def diagnose_dumps(paths: Sequence[Path]) -> Diagnosis:
-    """Judge a job by dumps of torch's flight recorder. Raises NothingToDiagnose."""
-    from ddpdoctor.hang.dumps import read_dumps  # msgspec: only where there are dumps
-
-    scene = standing(read_dumps(paths))
+def judge_dumps(dumps: Dumps, name: str) -> Diagnosis:
+    """Judge a job by dumps of torch's flight recorder."""
+    scene = standing(dumps)
     results = tuple(run_check(check, scene) for check in dump_checks())
-    name = ", ".join(str(path) for path in paths[:3]) + (", …" if len(paths) > 3 else "")
     return Diagnosis(Report("hang", name, results, notes=scene.dumps.problems), dumped=scene)
 
 

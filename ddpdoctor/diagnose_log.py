@@ -39,8 +39,11 @@ class LogVerdict:
 
 def judge_logs(paths: Sequence[Path]) -> LogVerdict:
     """What the logs say by themselves. Raises NothingToDiagnose if they say nothing of an end."""
-    log = read_logs(paths)
     name = ", ".join(str(path) for path in paths[:3]) + (", …" if len(paths) > 3 else "")
+    return judge_log(read_logs(paths), name)
+
+
+def judge_log(log: JobLog, name: str) -> LogVerdict:
     return LogVerdict(log, tuple(run_check(check, log) for check in log_checks()), name)
 
 

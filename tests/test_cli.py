@@ -179,8 +179,8 @@ def test_diagnose_says_what_is_wrong_with_its_arguments(tmp_path: Path) -> None:
 def test_diagnose_of_dumps_loads_neither_torch_nor_pandas(tmp_path: Path) -> None:
     folder = dumps.write(tmp_path, {0: [dumps.call(1)], 1: [dumps.call(1)]})
     code = (
-        "import sys; from ddpdoctor.diagnose import diagnose_dumps; from pathlib import Path; "
-        f"diagnose_dumps([Path({str(folder)!r})]); "
+        "import sys; from ddpdoctor.diagnose_left import diagnose_left; from pathlib import Path; "
+        f"diagnose_left([Path({str(folder)!r})]); "
         "print([n for n in ('torch', 'pandas', 'numpy', 'pickle') if n in sys.modules])"
     )
 

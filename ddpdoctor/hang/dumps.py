@@ -66,7 +66,21 @@ def rank_in_name(path: Path) -> int | None:
 def read_dumps(paths: Iterable[Path]) -> Dumps:
     """The dumps in these files and folders, by rank. Raises NothingToDiagnose if there is none."""
     paths = list(paths)
-    files = [found for path in paths for found in _files(path)]
+    return _together(paths, [found for path in paths for found in _files(path)])
+
+
+def dumps_in(contents: Iterable[tuple[Path, bytes]]) -> Dumps:
+    """The same of files that are in memory; their paths are names. Raises NothingToDiagnose."""
+    files = [_parsed(path, data) for path, data in contents]
+    return _together([file.path for file in files], files)
+
+
+def dump_files(paths: Iterable[Path]) -> Iterator[Path]:
+    """The files that are dumps, or should be. Raises NothingToDiagnose."""
+    return (file.path for path in paths for file in _files(path))
+
+
+def _together(paths: list[Path], files: list[_File]) -> Dumps:
     if not any(file.dump for file in files):
         raise NothingToDiagnose(_why_none(paths, files))
     by_rank: dict[int, tuple[Path, OneDump]] = {}
@@ -120,6 +134,10 @@ def _read(path: Path) -> _File:
         data = read_up_to(path, MAX_BYTES + 1)
     except OSError as error:
         return _File(path, None, f"cannot be read ({error.strerror or error})")
+    return _parsed(path, data)
+
+
+def _parsed(path: Path, data: bytes) -> _File:
     if len(data) > MAX_BYTES:
         return _File(path, None, f"it is larger than {MAX_BYTES >> 20} MiB")
     try:

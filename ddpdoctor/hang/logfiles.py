@@ -32,7 +32,7 @@ _FRAME: Final = re.compile(r'File "([^"\n]{1,1000})", line (\d{1,9}), in ([^\n]{
 
 def read_logs(paths: Iterable[Path]) -> JobLog:
     """What these logs, log folders and error files say. Raises NothingToDiagnose."""
-    files = [file for path in paths for file in _files(path)]
+    files = list(log_files(paths))
     if not files:
         raise NothingToDiagnose("no log was found there: files ending in " + ", ".join(_ENDINGS))
     reader, problems = LogReader(), []
@@ -49,6 +49,23 @@ def read_logs(paths: Iterable[Path]) -> JobLog:
     if len(problems) == len(files):
         raise NothingToDiagnose("; ".join(problems[:3]))
     return reader.result(map(str, files), problems)
+
+
+def log_files(paths: Iterable[Path]) -> Iterator[Path]:
+    """The logs and error files there. Raises NothingToDiagnose."""
+    return (file for path in paths for file in _files(path))
+
+
+def logs_in(contents: Iterable[tuple[Path, bytes]]) -> JobLog:
+    """The same of files that are in memory; their paths are names."""
+    reader, names = LogReader(), []
+    for path, data in sorted(contents, key=lambda each: each[0].name == ERROR_FILE):
+        names.append(str(path))
+        if path.name != ERROR_FILE:
+            reader.read(_split(data), _rank_of(path))
+        elif failure := error_in(data, _rank_of(path)):
+            reader.failed(failure)
+    return reader.result(names)
 
 
 def are_logs(paths: Iterable[Path]) -> bool:
