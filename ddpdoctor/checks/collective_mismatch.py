@@ -30,12 +30,14 @@ from ddpdoctor.checks import dump_check, hang_check, log_check
 from ddpdoctor.findings import Confidence, Finding, Severity
 from ddpdoctor.hang import describe, describe_calls, describe_log
 from ddpdoctor.hang.agreement import Mismatch, Party
+from ddpdoctor.hang.arguments import all_on_one_side, roots, told_apart
 from ddpdoctor.hang.joblog import JobLog
 from ddpdoctor.hang.joining import awaits_others
 from ddpdoctor.hang.order import behind, crossed
 from ddpdoctor.hang.situation import (
     Kind,
     Seen,
+    Situation,
     mismatch_told,
     numbers,
     shift_told,
@@ -60,6 +62,8 @@ def collective_mismatch(snapshot: HangSnapshot) -> Iterator[Finding]:
         yield describe_calls.while_it_hangs(told, snapshot, scene.waiting)
         return
     if scene.kind is Kind.SAME_CALL:
+        if told_apart(snapshot):
+            yield _of_one_line(snapshot, scene)
         return
     groups = _by_call(scene.waiting)
     late = tuple(seen for seen in scene.waiting if seen.number in behind(snapshot))
@@ -80,6 +84,31 @@ def collective_mismatch(snapshot: HangSnapshot) -> Iterator[Finding]:
             *describe.states(scene.all),
         ),
         where=describe.locations(shown),
+    )
+
+
+def _of_one_line(snapshot: HangSnapshot, scene: Situation) -> Finding:
+    """All in one call by the line, and in different ones by what they told torch."""
+    call, by_root = scene.waiting[0].place.call, roots(scene)
+    word = "to" if call in ("send", "reduce", "gather") else "from"
+    apart = "; ".join(
+        f"{rank_list(own)} {call} {word} rank {root}" for root, own in by_root.items()
+    )
+    line = describe.calls(scene.waiting[:1])
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        message=f"the ranks are all in {line}, and these calls do not belong together"
+        + (f": {apart}" if apart else ""),
+        fix=_BOTH_AT_ONCE if all_on_one_side(scene) else _ORDER,
+        victims=numbers(scene.waiting),
+        hosts=describe.hosts(snapshot),
+        evidence=(
+            describe.looks(snapshot),
+            *describe.records(scene.waiting),
+            *describe.states(scene.all),
+        ),
+        where=describe.locations(scene.waiting),
     )
 
 
@@ -109,6 +138,10 @@ _SAME_CALLS = (
     "All ranks must make the same collectives in the same order: take the call out of "
     "`if rank == 0:`, or let the other ranks make it too. Reduce decisions that differ between "
     "ranks first: `dist.all_reduce(flag, op=dist.ReduceOp.MAX)`."
+)
+_ORDER = (
+    "Make these calls in the same order on all ranks: go over a sorted list, not over a set or "
+    "what each rank found on its own, and name the same root on all of them."
 )
 _BOTH_AT_ONCE = (
     "Each waits for the other: let one of the two send first, or make both calls at once by "

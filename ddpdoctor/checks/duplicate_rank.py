@@ -2,8 +2,8 @@
 
 What it measures
     The rank that each process of the launch got from its launcher, with host and process number;
-    under `ddpdoctor run` the rank with which each of them called init_process_group; in a job that
-    hangs, the RANK of each living process.
+    in a job that hangs, the RANK of each living process, or the rank by which it calls
+    init_process_group.
 
 Why it matters
     The rendezvous counts a rank that comes twice, and waits for the one that then nobody is. The
@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ddpdoctor.checks import NotEnoughData, hang_check, launch_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
+from ddpdoctor.hang.arguments import joins_as, world_size_told
 from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.launchfacts import LaunchFacts, Process, Reach
 from ddpdoctor.wording import rank_list
@@ -49,11 +50,12 @@ def duplicate_rank(launch: LaunchFacts) -> Iterator[Finding]:
 def duplicate_rank_in_a_hang(snapshot: HangSnapshot) -> Iterator[Finding]:
     by_rank: dict[int, list[str]] = defaultdict(list)
     for process in snapshot.ranks:
-        if process.rank is not None:
-            by_rank[process.rank].append(f"pid {process.pid} on {snapshot.host}")
+        rank = joins_as(process)
+        if rank is not None:
+            by_rank[rank].append(f"pid {process.pid} on {snapshot.host}")
     for rank, places in by_rank.items():
         if len(places) > 1:
-            missing = set(range(snapshot.job.world_size or 0)) - set(by_rank)
+            missing = set(range(world_size_told(snapshot) or 0)) - set(by_rank)
             yield _finding(rank, places, tuple(sorted(missing)))
 
 

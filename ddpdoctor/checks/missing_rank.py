@@ -31,6 +31,7 @@ from ddpdoctor.hang import describe, describe_calls, describe_log
 from ddpdoctor.hang.activity import Activity
 from ddpdoctor.hang.joblog import JobLog
 from ddpdoctor.hang.order import behind
+from ddpdoctor.hang.pursuit import pursuit_of
 from ddpdoctor.hang.situation import Kind, Seen, Situation, numbers, shift_told, situation
 from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.hang.standing import Standing
@@ -100,8 +101,11 @@ def _doing(missing: tuple[Seen, ...]) -> str:
 
 def _fix(missing: tuple[Seen, ...], scene: Situation) -> str:
     place = missing[0].place.text
+    pursuit = pursuit_of(missing[0].process)
     if any(seen.place.activity is Activity.JOINING for seen in scene.waiting):
         return f"Let it reach init_process_group: see what {place} waits for."
+    if pursuit is not None:
+        return f"It is {pursuit.doing}. {pursuit.fix} If it never ends, see what {place} waits for."
     if len(missing) == 1 and len(scene.waiting) > 0 and missing[0].number == 0:
         return (
             f"If {place} is work of rank 0 alone, either let all ranks do it, or let the others "

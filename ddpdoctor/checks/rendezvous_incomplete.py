@@ -28,6 +28,7 @@ from typing import Final
 from ddpdoctor.checks import NotEnoughData, hang_check, launch_check, log_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.hang import describe, describe_log
+from ddpdoctor.hang.arguments import joins_as, world_size_told
 from ddpdoctor.hang.joblog import JobLog
 from ddpdoctor.hang.joining import Joining, joining
 from ddpdoctor.hang.snapshot import HangSnapshot
@@ -230,7 +231,9 @@ def rendezvous_incomplete_in_a_hang(snapshot: HangSnapshot) -> Iterator[Finding]
         yield _waiting_launcher(snapshot)
         return
     stuck = joining(snapshot)
-    if stuck is not None and stuck.missing:
+    came = [joins_as(seen.process) for seen in stuck.ranks] if stuck else []
+    twice = len(set(came)) < len(came)  # which is DD401
+    if stuck is not None and stuck.missing and not twice:
         yield _stuck_in_joining(snapshot, stuck)
 
 
@@ -246,10 +249,11 @@ def _stuck_in_joining(snapshot: HangSnapshot, stuck: Joining) -> Finding:
         confidence=Confidence.LIKELY,
         message=(
             f"{describe.names(seen)} {'wait' if many else 'waits'} in {place} for all "
-            f"{snapshot.job.world_size} ranks to meet{master}; {rank_list(missing)} {here}"
+            f"{world_size_told(snapshot)} ranks to meet{master}; {rank_list(missing)} {here}"
         ),
         fix=(
-            "See on the other hosts whether these ranks run, and with which MASTER_ADDR, "
+            "Start as many processes as WORLD_SIZE says (with Slurm: --ntasks-per-node). If they "
+            "were started on other hosts, see whether they run there, and with which MASTER_ADDR, "
             "MASTER_PORT and WORLD_SIZE; `ddpdoctor check` on each node tests the way between them."
         ),
         culprits=missing,

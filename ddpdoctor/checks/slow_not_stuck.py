@@ -26,6 +26,7 @@ from ddpdoctor.checks import hang_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.hang import describe
 from ddpdoctor.hang.activity import Activity
+from ddpdoctor.hang.pursuit import pursuit_of
 from ddpdoctor.hang.situation import Kind, Seen, Situation, situation
 from ddpdoctor.hang.snapshot import HangSnapshot
 
@@ -93,6 +94,12 @@ def _progress(seen: Seen) -> Evidence:
 def _fix(awaited: tuple[Seen, ...]) -> str:
     if not awaited:
         return "Let it run. Where the time goes: `ddpdoctor run ...`, then `ddpdoctor report`."
+    pursuit = pursuit_of(awaited[0].process)
+    if pursuit is not None:
+        return (
+            f"Let it finish: it is {pursuit.doing}. {pursuit.fix} Look again in a minute: if it is "
+            f"still at {awaited[0].place.text}, it may be an endless loop."
+        )
     return (
         "Let it finish, or share the work between the ranks. It must end within the timeout of the "
         "process group: `init_process_group(timeout=timedelta(hours=2))`. Look again in a minute: "

@@ -28,6 +28,7 @@ from ddpdoctor.checks import NotEnoughData, dump_check, hang_check, log_check
 from ddpdoctor.findings import Confidence, Finding, Severity
 from ddpdoctor.hang import describe, describe_calls, describe_log
 from ddpdoctor.hang.activity import Activity
+from ddpdoctor.hang.arguments import told_apart
 from ddpdoctor.hang.joblog import JobLog
 from ddpdoctor.hang.joining import awaits_others
 from ddpdoctor.hang.order import crossed
@@ -45,7 +46,8 @@ def transport_stalled(snapshot: HangSnapshot) -> Iterator[Finding]:
         return
     if awaits_others(snapshot):  # that is DD407
         return
-    if shift_told(snapshot) or mismatch_told(snapshot):  # one line, and not one call
+    if shift_told(snapshot) or mismatch_told(snapshot) or told_apart(snapshot):
+        # one line, and not one call
         return
     waiting = scene.waiting
     if snapshot.elsewhere:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddpdoctor.hang.activity import Activity
-from ddpdoctor.hang.situation import Kind, Seen, numbers, situation
+from ddpdoctor.hang.arguments import joins_as, world_size_told
+from ddpdoctor.hang.situation import Kind, Seen, situation
 from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.launchfacts import MOST_RANKS
 
@@ -27,13 +28,13 @@ def awaits_others(snapshot: HangSnapshot) -> bool:
 def joining(snapshot: HangSnapshot) -> Joining | None:
     """None unless every rank of the job that lives here waits for the others to join."""
     scene = situation(snapshot)
-    size = snapshot.job.world_size
+    size = world_size_told(snapshot)
     if scene.kind not in (Kind.SAME_CALL, Kind.DIFFERENT_CALLS):
         return None
     if any(seen.place.activity is not Activity.JOINING for seen in scene.waiting):
         return None
     if size is None or size > MOST_RANKS:
         return None
-    present = set(numbers(scene.waiting))
+    present = {joins_as(seen.process) for seen in scene.waiting}
     missing = tuple(rank for rank in range(size) if rank not in present)
     return Joining(scene.waiting, missing)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ddpdoctor.hang import activity, inband, pyspy
+from ddpdoctor.hang import activity, arguments, inband, pyspy
 from ddpdoctor.hang.aftermath import memory_kills, with_last_words
 from ddpdoctor.hang.jobs import JobMembers, Member, find_jobs
 from ddpdoctor.hang.launchers import waiting_launchers
@@ -84,7 +84,7 @@ class _Looking:
         """The first look also settles which spawned processes are ranks, and their numbers."""
         members = [member for job in jobs for member in job.members]
         self._look([member.pid for member in members if not member.candidate])
-        self._look([member.pid for member in members if member.candidate], with_rank=True)
+        self._look([member.pid for member in members if member.candidate], with_locals=True)
         dumps = {pid: seen[0].dump for pid, seen in self._looks.items()}
         return [settled for job in jobs if (settled := _settled(job, dumps)) is not None]
 
@@ -96,11 +96,11 @@ class _Looking:
         time.sleep(max(0.0, wake_s - time.monotonic()))
         self._look(pids)
 
-    def _look(self, pids: list[int], *, with_rank: bool = False) -> None:
+    def _look(self, pids: list[int], *, with_locals: bool = False) -> None:
         counted = {pid: self._processes.counters(pid) for pid in pids}
         helpers = self._helpers(set(pids))
         now = time.monotonic()
-        for pid, dump in self._dump(pids, with_rank=with_rank).items():
+        for pid, dump in self._dump(pids, with_locals=with_locals).items():
             seen = _Seen(now, counted[pid], helpers[pid], dump)
             self._looks.setdefault(pid, []).append(seen)
 
@@ -113,11 +113,11 @@ class _Looking:
                     found[stat.parent][pid] = counters
         return found
 
-    def _dump(self, pids: list[int], *, with_rank: bool = False) -> dict[int, Dump]:
+    def _dump(self, pids: list[int], *, with_locals: bool = False) -> dict[int, Dump]:
         if not pids:
             return {}
         left_s = max(0.2, self._deadline_s - time.monotonic())
-        return pyspy.dump_all(pids, min(_CALL_TIMEOUT_S, left_s), with_rank=with_rank)
+        return pyspy.dump_all(pids, min(_CALL_TIMEOUT_S, left_s), with_locals=with_locals)
 
     def any_moved(self, job: JobMembers) -> bool:
         return any(activity.moves(self._rank(member)) for member in job.members)
@@ -133,7 +133,7 @@ class _Looking:
             else:
                 ranks.append(self._in_full(rank, member, in_band))
         watched_s = max((rank.movement.watched_s for rank in ranks), default=0.0)
-        return HangSnapshot(
+        seen = HangSnapshot(
             job.job,
             socket.gethostname(),
             tuple(ranks),
@@ -142,6 +142,12 @@ class _Looking:
             tuple(ended),
             memory_kills=self._memory_kills(job, ranks),
         )
+        return self._with_arguments(seen) if arguments.decide(seen) else seen
+
+    def _with_arguments(self, seen: HangSnapshot) -> HangSnapshot:
+        dumps = self._dump([rank.pid for rank in seen.ranks], with_locals=True)
+        ranks = (replace(rank, arguments=dumps[rank.pid].arguments) for rank in seen.ranks)
+        return replace(seen, ranks=tuple(ranks))
 
     def _memory_kills(self, job: JobMembers, ranks: list[RankProcess]) -> tuple[MemoryKills, ...]:
         workers = [worker for rank in ranks for worker in rank.workers]

@@ -17,6 +17,7 @@ from typing import Any, Final
 from ddpdoctor.hang.snapshot import Frame, Origin, ThreadStack
 
 PARALLEL: Final = 8
+ARGUMENTS: Final = ("rank", "world_size", "src", "dst", "group_src", "group_dst")
 RANK_LOCALS: Final = ("i", "rank", "local_rank")  # torch's `_wrap(fn, i, ...)`, then common names
 PERMISSION_HELP: Final = (
     "run it as root (`sudo ddpdoctor diagnose`), or in a container start that with "
@@ -35,6 +36,7 @@ class Dump:
     threads: tuple[ThreadStack, ...] = ()
     refusal: str | None = None
     rank: int | None = None  # from the locals, where they were asked for
+    arguments: tuple[tuple[str, int], ...] = ()  # the same, of torch.distributed's functions
 
 
 def find_pyspy() -> str | None:
@@ -43,20 +45,22 @@ def find_pyspy() -> str | None:
     return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
 
 
-def dump_all(pids: Sequence[int], timeout_s: float, *, with_rank: bool = False) -> dict[int, Dump]:
+def dump_all(
+    pids: Sequence[int], timeout_s: float, *, with_locals: bool = False
+) -> dict[int, Dump]:
     """Stacks of all these processes, by pid, read side by side."""
     program = find_pyspy()
     if program is None:
         reason = "py-spy is not installed here: pip install py-spy"
         return {pid: Dump(pid, refusal=reason) for pid in pids}
     with ThreadPoolExecutor(PARALLEL) as pool:
-        dumps = pool.map(lambda pid: _dump(program, pid, timeout_s, with_rank), pids)
+        dumps = pool.map(lambda pid: _dump(program, pid, timeout_s, with_locals), pids)
         return {dump.pid: dump for dump in dumps}
 
 
-def _dump(program: str, pid: int, timeout_s: float, with_rank: bool) -> Dump:
+def _dump(program: str, pid: int, timeout_s: float, with_locals: bool) -> Dump:
     command = [program, "dump", "--json", "--nonblocking", "--pid", str(pid)]
-    if with_rank:
+    if with_locals:
         command.append("--locals")
     try:
         done = subprocess.run(
@@ -83,7 +87,7 @@ def parse(pid: int, output: bytes) -> Dump:
     try:
         document = json.loads(output)
         threads = tuple(_thread(thread) for thread in document)
-        return Dump(pid, threads, rank=_rank(document))
+        return Dump(pid, threads, rank=_rank(document), arguments=_arguments(pid, document))
     except (ValueError, KeyError, TypeError) as error:
         return Dump(pid, refusal=f"py-spy's answer is not understood ({type(error).__name__})")
 
@@ -128,3 +132,20 @@ def _rank(document: list[dict[str, Any]]) -> int | None:
                 if known and value.isdecimal():
                     found[name] = int(value)
     return next((found[name] for name in RANK_LOCALS if name in found), None)
+
+
+def _arguments(pid: int, document: list[dict[str, Any]]) -> tuple[tuple[str, int], ...]:
+    """Whole numbers by which torch's functions are called in the main thread, innermost first."""
+    found: dict[str, int] = {}
+    for thread in document:
+        for frame in thread["frames"] if thread.get("os_thread_id") == pid else ():
+            if "torch/distributed/" not in frame["filename"]:
+                continue
+            for local in frame.get("locals") or ():
+                value = str(local.get("repr"))
+                if local["name"] in ARGUMENTS and value.isdecimal() and len(value) < _DIGITS:
+                    found.setdefault(local["name"], int(value))
+    return tuple(sorted(found.items()))
+
+
+_DIGITS: Final = 8  # a rank has fewer

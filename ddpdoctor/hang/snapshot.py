@@ -166,6 +166,7 @@ class RankProcess:
     collectives: tuple[LastCollective, ...] = ()
     in_band: tuple[PendingEntry, ...] | None = None  # None: the rank could not be asked
     calls: tuple[Call, ...] = ()  # by the same answer, oldest first
+    arguments: tuple[tuple[str, int], ...] = ()  # of torch's call that it is in, if asked for
 
     @property
     def main_thread(self) -> ThreadStack | None:
