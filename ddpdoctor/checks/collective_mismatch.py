@@ -32,7 +32,7 @@ from ddpdoctor.hang import describe, describe_calls, describe_log
 from ddpdoctor.hang.agreement import Mismatch, Party
 from ddpdoctor.hang.arguments import all_on_one_side, roots, told_apart
 from ddpdoctor.hang.joblog import JobLog
-from ddpdoctor.hang.joining import awaits_others
+from ddpdoctor.hang.joining import awaits_others, makes_group
 from ddpdoctor.hang.order import behind, crossed
 from ddpdoctor.hang.situation import (
     Kind,
@@ -52,7 +52,12 @@ from ddpdoctor.wording import rank_list
 @hang_check("DD904", "collective-mismatch")
 def collective_mismatch(snapshot: HangSnapshot) -> Iterator[Finding]:
     scene = situation(snapshot)
-    if shift_told(snapshot) or crossed(snapshot) or awaits_others(snapshot):
+    if (
+        shift_told(snapshot)
+        or crossed(snapshot)
+        or awaits_others(snapshot)
+        or makes_group(snapshot)
+    ):
         return  # DD905, DD911 and DD407 know more
     if scene.kind not in (Kind.DIFFERENT_CALLS, Kind.SAME_CALL) or scene.leavers():
         return

@@ -25,8 +25,9 @@ from collections.abc import Iterator
 from ddpdoctor.checks import NotEnoughData, dump_check, hang_check
 from ddpdoctor.findings import Confidence, Finding, Severity
 from ddpdoctor.hang import describe, describe_calls
+from ddpdoctor.hang.joining import makes_group
 from ddpdoctor.hang.order import crossed
-from ddpdoctor.hang.situation import Kind, numbers, situation
+from ddpdoctor.hang.situation import Kind, Situation, numbers, situation
 from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.hang.standing import Standing
 
@@ -35,6 +36,9 @@ from ddpdoctor.hang.standing import Standing
 def group_order(snapshot: HangSnapshot) -> Iterator[Finding]:
     scene = situation(snapshot)
     if scene.kind not in (Kind.SAME_CALL, Kind.DIFFERENT_CALLS):
+        return
+    if makes_group(snapshot):
+        yield _in_new_group(snapshot, scene)
         return
     if sum(bool(rank.collectives) for rank in snapshot.ranks) < 2:
         raise NotEnoughData("the ranks are not recorded, so the order of their calls is not known")
@@ -63,6 +67,25 @@ def group_order(snapshot: HangSnapshot) -> Iterator[Finding]:
             *describe.states(scene.all),
         ),
         where=describe.locations(culprits),
+    )
+
+
+def _in_new_group(snapshot: HangSnapshot, scene: Situation) -> Finding:
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY if not snapshot.elsewhere else Confidence.POSSIBLE,
+        message=(
+            f"{describe.names(scene.waiting)} wait in {describe.calls(scene.waiting)} and the "
+            "group does not come about: some ranks made a group before that others did not make"
+        ),
+        fix=(
+            "Call new_group on all ranks, also on those that are no members, in the same order and "
+            "with the same list of ranks. If they do, test the network between the members."
+        ),
+        victims=numbers(scene.waiting),
+        hosts=describe.hosts(snapshot),
+        evidence=(describe.looks(snapshot), *describe.states(scene.all)),
+        where=describe.locations(scene.waiting),
     )
 
 

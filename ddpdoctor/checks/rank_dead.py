@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Final
 from ddpdoctor.checks import NotEnoughData, dump_check, hang_check, log_check, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
 from ddpdoctor.hang import describe, describe_calls, describe_log
+from ddpdoctor.hang.activity import Activity
 from ddpdoctor.hang.joblog import Failure, JobLog
 from ddpdoctor.hang.situation import Kind, Situation, numbers, situation
 from ddpdoctor.hang.snapshot import DeadRank, HangSnapshot
@@ -75,7 +76,7 @@ def rank_dead(snapshot: HangSnapshot) -> Iterator[Finding]:
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN if failed and known else Confidence.LIKELY,
         message=_message(culprits, scene),
-        fix=_fix_while_it_hangs(snapshot, culprits[0]),
+        fix=_fix_while_it_hangs(snapshot, scene, culprits[0]),
         culprits=tuple(sorted(dead.rank for dead in culprits if dead.rank is not None)),
         victims=numbers(scene.all),
         hosts=describe.hosts(snapshot),
@@ -92,12 +93,18 @@ def rank_dead(snapshot: HangSnapshot) -> Iterator[Finding]:
     )
 
 
-def _fix_while_it_hangs(snapshot: HangSnapshot, dead: DeadRank) -> str:
+def _fix_while_it_hangs(snapshot: HangSnapshot, scene: Situation, dead: DeadRank) -> str:
     pids = " ".join(str(rank.pid) for rank in snapshot.ranks[:16])
     left = f" Those that ignore SIGTERM go by `kill -9 {pids}`." if pids else ""
     silent = dead.signal in (None, signal.SIGKILL) and not dead.said and not dead.exit_status
     if silent and snapshot.memory_kills:
         return f"{_MEMORY}{left}"
+    joins = scene.waiting and all(seen.place.activity is Activity.JOINING for seen in scene.waiting)
+    if joins and dead.exit_status:
+        return (
+            f"{_fix(dead)} If these say that the address is in use, another process holds the port "
+            f"at which the ranks meet: `ss -ltnp`, and take another port.{left}"
+        )
     return _fix(dead) + left
 
 

@@ -22,8 +22,8 @@ When it is wrong
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from collections import defaultdict
+from collections.abc import Iterator
 
 from ddpdoctor.checks import NotEnoughData, hang_check, launch_check, log_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
@@ -233,8 +233,34 @@ def rendezvous_incomplete_in_a_hang(snapshot: HangSnapshot) -> Iterator[Finding]
     stuck = joining(snapshot)
     came = [joins_as(seen.process) for seen in stuck.ranks] if stuck else []
     twice = len(set(came)) < len(came)  # which is DD401
-    if stuck is not None and stuck.missing and not twice:
+    if stuck is not None and snapshot.job.masters and not stuck.missing:
+        yield _other_places(snapshot, stuck)
+    elif stuck is not None and stuck.missing and not twice:
         yield _stuck_in_joining(snapshot, stuck)
+
+
+def _other_places(snapshot: HangSnapshot, stuck: Joining) -> Finding:
+    """All ranks are here, and look for each other at different places."""
+    by_place: dict[str, list[int]] = defaultdict(list)
+    for rank, place in snapshot.job.masters:
+        by_place[place].append(rank)
+    first = min(by_place, key=lambda place: min(by_place[place]))
+    strays = tuple(sorted(r for place, own in by_place.items() if place != first for r in own))
+    said = "; ".join(f"{rank_list(ranks)} at {place}" for place, ranks in by_place.items())
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        message=f"the ranks wait for each other at different places: {said}",
+        fix=(
+            f"Give {rank_list(strays)} the MASTER_ADDR and MASTER_PORT of rank 0, {first}. Where "
+            "they are the same and ranks still do not meet, see whether a firewall stands between."
+        ),
+        culprits=strays,
+        victims=tuple(sorted(by_place[first])),
+        hosts=describe.hosts(snapshot),
+        evidence=(describe.looks(snapshot), *describe.states(stuck.ranks)),
+        where=describe.locations(stuck.ranks[:1]),
+    )
 
 
 def _stuck_in_joining(snapshot: HangSnapshot, stuck: Joining) -> Finding:

@@ -30,7 +30,7 @@ from ddpdoctor.hang import describe, describe_calls, describe_log
 from ddpdoctor.hang.activity import Activity
 from ddpdoctor.hang.arguments import told_apart
 from ddpdoctor.hang.joblog import JobLog
-from ddpdoctor.hang.joining import awaits_others
+from ddpdoctor.hang.joining import awaits_others, makes_group
 from ddpdoctor.hang.order import crossed
 from ddpdoctor.hang.situation import Kind, Seen, mismatch_told, numbers, shift_told, situation
 from ddpdoctor.hang.snapshot import HangSnapshot, LastCollective
@@ -44,7 +44,7 @@ def transport_stalled(snapshot: HangSnapshot) -> Iterator[Finding]:
     scene = situation(snapshot)
     if scene.kind is not Kind.SAME_CALL or crossed(snapshot):  # crossed groups are DD911
         return
-    if awaits_others(snapshot):  # that is DD407
+    if awaits_others(snapshot) or makes_group(snapshot):  # that is DD407, or DD911
         return
     if shift_told(snapshot) or mismatch_told(snapshot) or told_apart(snapshot):
         # one line, and not one call

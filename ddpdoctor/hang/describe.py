@@ -44,7 +44,8 @@ def doing(seen: Seen, *, plural: bool = False) -> str:
     if place.activity is Activity.LEAVING:
         return f"{be} taking the process group down or ending ({place.call or 'no script frame'})"
     said_by_line = place.frame is not None and place.call in (place.frame.text or "")
-    return f"{be} {'' if said_by_line else f'in {place.call} '}at {spot(place.frame)}"
+    handles = ", in an exception handler" if place.frame and place.frame.in_handler else ""
+    return f"{be} {'' if said_by_line else f'in {place.call} '}at {spot(place.frame)}{handles}"
 
 
 def locations(ranks: Sequence[Seen]) -> tuple[Location, ...]:

@@ -117,11 +117,38 @@ def _launched_jobs(launched: list[_Launched], stats: Mapping[int, Stat]) -> list
     by_job: dict[tuple[str, str], list[_Launched]] = defaultdict(list)
     for launch in launched:
         by_job[launch.job].append(launch)
-    return [
-        _job_of(ranks, stats)
-        for together in by_job.values()
-        for ranks in _apart_where_ranks_collide(together)
-    ]
+    apart = [ranks for each in by_job.values() for ranks in _apart_where_ranks_collide(each)]
+    return [_job_of(ranks, stats) for ranks in _that_should_meet(apart)]
+
+
+def _that_should_meet(jobs: list[list[_Launched]]) -> list[list[_Launched]]:
+    """Parts of one job whose ranks name different places to meet at, put together.
+
+    One parent started them, each part is incomplete, and their ranks complete one another.
+    """
+    found: list[list[_Launched]] = []
+    for part in jobs:
+        for other in found:
+            if _complete_one_another(part, other):
+                other.extend(part)
+                break
+        else:
+            found.append(list(part))
+    return found
+
+
+def _complete_one_another(one: list[_Launched], other: list[_Launched]) -> bool:
+    def of(part: list[_Launched]) -> set[tuple[int, int, str]]:
+        return {(each.stat.parent, each.world_size, each.run_id) for each in part}
+
+    ranks = {each.rank for each in one} | {each.rank for each in other}
+    sizes = {each.world_size for each in (*one, *other)}
+    starts = [each.stat.start_ticks for each in (*one, *other)]
+    return (
+        len(of(one) | of(other)) == 1
+        and len(ranks) == len(one) + len(other) <= min(sizes)
+        and max(starts) - min(starts) < _STARTED_TOGETHER_TICKS
+    )
 
 
 def _apart_where_ranks_collide(together: list[_Launched]) -> list[list[_Launched]]:
@@ -137,7 +164,9 @@ def _apart_where_ranks_collide(together: list[_Launched]) -> list[list[_Launched
 def _job_of(ranks: list[_Launched], stats: Mapping[int, Stat]) -> JobMembers:
     first = min(ranks, key=lambda launch: launch.rank)
     members = [Member(launch.stat.pid, launch.rank, launch.stat.parent) for launch in ranks]
-    job = Job(first.master, first.run_id, first.stat.parent, first.world_size)
+    masters = {launch.rank: launch.master for launch in ranks}
+    apart = tuple(sorted(masters.items())) if len(set(masters.values())) > 1 else ()
+    job = Job(first.master, first.run_id, first.stat.parent, first.world_size, apart)
     return JobMembers(
         job,
         tuple(sorted(members, key=lambda member: (member.rank or 0, member.pid))),
@@ -151,13 +180,37 @@ def _dead_of(ranks: list[_Launched], stats: Mapping[int, Stat]) -> tuple[DeadRan
     for agent in sorted({launch.stat.parent for launch in ranks}):
         here = [launch for launch in ranks if launch.stat.parent == agent]
         count = here[0].local_world_size
-        if count is None or count <= len(here):
+        if count is None:
+            dead += _unnumbered(here, stats)
+            continue
+        if count <= len(here):
             continue
         first = min(launch.rank for launch in here) // count * count
         present = {launch.rank for launch in here}
         missing = [rank for rank in range(first, first + count) if rank not in present]
         dead += _with_zombies(missing, _zombies_of(agent, stats))
     return tuple(dead)
+
+
+def _unnumbered(here: list[_Launched], stats: Mapping[int, Stat]) -> list[DeadRank]:
+    """Children of a launcher that tells no count, which ended and were started with the others.
+
+    One that ended well was no rank, as far as is known: it may have been a step of a script.
+    """
+    starts = [launch.stat.start_ticks for launch in here]
+    missing = sorted(set(range(min(here[0].world_size, 4096))) - {each.rank for each in here})
+    zombies = [
+        zombie
+        for zombie in _zombies_of(here[0].stat.parent, stats)
+        if zombie.exit_code
+        and min(starts) - _STARTED_TOGETHER_TICKS < zombie.start_ticks
+        and zombie.start_ticks < max(starts) + _STARTED_TOGETHER_TICKS
+    ]
+    if not zombies or len(zombies) > len(missing):
+        return []
+    if len(zombies) == len(missing):
+        return _with_zombies(missing, zombies)
+    return [_dead(None, zombie) for zombie in zombies]
 
 
 def _zombies_of(parent: int, stats: Mapping[int, Stat]) -> list[Stat]:

@@ -10,6 +10,8 @@ from ddpdoctor.hang.situation import Kind, Seen, situation
 from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.launchfacts import MOST_RANKS
 
+_MAKES_GROUP = "new_group"
+
 
 @dataclass(frozen=True)
 class Joining:
@@ -19,10 +21,17 @@ class Joining:
     missing: tuple[int, ...]
 
 
+def makes_group(snapshot: HangSnapshot) -> bool:
+    """Whether all ranks stand still in making a further group, which is DD911's."""
+    scene = situation(snapshot)
+    still = scene.kind in (Kind.SAME_CALL, Kind.DIFFERENT_CALLS)
+    return still and all(seen.place.call == _MAKES_GROUP for seen in scene.waiting)
+
+
 def awaits_others(snapshot: HangSnapshot) -> bool:
-    """Whether all of its ranks that live here wait for ranks that do not."""
+    """Whether all of its ranks that live here wait for ranks that do not, or at other places."""
     stuck = joining(snapshot)
-    return stuck is not None and bool(stuck.missing)
+    return stuck is not None and bool(stuck.missing or snapshot.job.masters)
 
 
 def joining(snapshot: HangSnapshot) -> Joining | None:
@@ -32,6 +41,8 @@ def joining(snapshot: HangSnapshot) -> Joining | None:
     if scene.kind not in (Kind.SAME_CALL, Kind.DIFFERENT_CALLS):
         return None
     if any(seen.place.activity is not Activity.JOINING for seen in scene.waiting):
+        return None
+    if makes_group(snapshot):
         return None
     if size is None or size > MOST_RANKS:
         return None

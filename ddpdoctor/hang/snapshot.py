@@ -42,7 +42,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Frame:
-    """One call. `text` and `loops` (outermost first, around the line) were read for live ranks."""
+    """One call. What follows the origin was read for live ranks; loops are outermost first."""
 
     file: str
     line: int
@@ -50,6 +50,7 @@ class Frame:
     origin: Origin
     text: str | None = None
     loops: tuple[Loop, ...] = ()
+    in_handler: bool = False  # the line belongs to an `except` block
 
     @property
     def is_user(self) -> bool:
@@ -209,6 +210,7 @@ class Job:
     run_id: str
     agent_pid: int  # the launcher's process
     world_size: int | None
+    masters: tuple[tuple[int, str], ...] = ()  # by rank, where they do not name the same one
 
     @property
     def name(self) -> str:

@@ -20,6 +20,7 @@ class _Source:
     lines: tuple[str, ...] = ()
     loops: tuple[Loop, ...] = ()
     functions: tuple[Loop, ...] = ()  # and classes: their lines, first to last
+    handlers: tuple[Loop, ...] = ()  # `except` blocks
 
 
 class SourceReader:
@@ -39,7 +40,12 @@ class SourceReader:
         if not 0 < frame.line <= len(source.lines):
             return frame
         text = source.lines[frame.line - 1].strip()[:_LINE_SHOWN]
-        return replace(frame, text=text, loops=_loops_around(source, frame.line))
+        return replace(
+            frame,
+            text=text,
+            loops=_around(source, source.loops, frame.line),
+            in_handler=bool(_around(source, source.handlers, frame.line)),
+        )
 
 
 def _read(file: str) -> _Source:
@@ -57,19 +63,20 @@ def _read(file: str) -> _Source:
     nodes = list(ast.walk(tree))
     loops = tuple(_range(node) for node in nodes if isinstance(node, _LOOPS))
     functions = tuple(_range(node) for node in nodes if isinstance(node, _FUNCTIONS))
-    return _Source(tuple(text.splitlines()), loops, functions)
+    handlers = tuple(_range(node) for node in nodes if isinstance(node, ast.ExceptHandler))
+    return _Source(tuple(text.splitlines()), loops, functions, handlers)
 
 
 def _range(node: ast.AST) -> Loop:
     return Loop(getattr(node, "lineno", 0), getattr(node, "end_lineno", 0) or 0)
 
 
-def _loops_around(source: _Source, line: int) -> tuple[Loop, ...]:
-    """Loops around a line within its own function, outermost first."""
+def _around(source: _Source, spans: tuple[Loop, ...], line: int) -> tuple[Loop, ...]:
+    """Those of the spans that are around a line within its own function, outermost first."""
     function = max(
         (span for span in source.functions if line in span),
         key=lambda span: span.begin,
         default=Loop(0, len(source.lines) + 1),
     )
-    inside = [loop for loop in source.loops if line in loop and loop.begin >= function.begin]
-    return tuple(sorted(inside, key=lambda loop: loop.begin))
+    inside = [span for span in spans if line in span and span.begin >= function.begin]
+    return tuple(sorted(inside, key=lambda span: span.begin))
