@@ -72,7 +72,7 @@ def collective_mismatch(snapshot: HangSnapshot) -> Iterator[Finding]:
         return
     groups = _by_call(scene.waiting)
     late = tuple(seen for seen in scene.waiting if seen.number in behind(snapshot))
-    culprits = late or _minority(groups)
+    culprits = late or _minority(groups) or _alone(groups)
     shown = culprits or scene.waiting
     yield Finding(
         severity=Severity.ERROR,
@@ -85,6 +85,7 @@ def collective_mismatch(snapshot: HangSnapshot) -> Iterator[Finding]:
         hosts=describe.hosts(snapshot),
         evidence=(
             describe.looks(snapshot),
+            *describe.conditions(scene.waiting),
             *describe.records(scene.waiting),
             *describe.states(scene.all),
         ),
@@ -131,6 +132,12 @@ def _minority(groups: list[tuple[Seen, ...]]) -> tuple[Seen, ...]:
     if 2 * len(largest) <= total:
         return ()
     return tuple(seen for group in groups if group is not largest for seen in group)
+
+
+def _alone(groups: list[tuple[Seen, ...]]) -> tuple[Seen, ...]:
+    """Of two equals, the ranks whose call is within an `if` that asks for the rank."""
+    by_rank = [group for group in groups if all(map(describe.is_for_some_ranks, group))]
+    return by_rank[0] if len(by_rank) == 1 < len(groups) else ()
 
 
 def _confidence(late: tuple[Seen, ...], culprits: tuple[Seen, ...]) -> Confidence:

@@ -85,6 +85,7 @@ def _finding(snapshot: HangSnapshot, scene: Situation, missing: tuple[Seen, ...]
         hosts=describe.hosts(snapshot),
         evidence=(
             describe.looks(snapshot),
+            *describe.conditions(scene.all),
             *describe.records(scene.all),
             *describe.states(scene.all),
         ),

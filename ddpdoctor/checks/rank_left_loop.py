@@ -56,6 +56,7 @@ def rank_left_loop(snapshot: HangSnapshot) -> Iterator[Finding]:
         hosts=describe.hosts(snapshot),
         evidence=(
             describe.looks(snapshot),
+            *describe.conditions(scene.all),
             *describe.records(scene.all),
             *describe.states(scene.all),
         ),
@@ -67,6 +68,10 @@ def _should_have_left(left: tuple[Seen, ...], inside: tuple[Seen, ...]) -> bool:
     """Whether the odd ones are those inside: fewer, or evaluating where the others do not."""
     functions = (frame.function for seen in inside for frame in script_path(seen.process))
     evaluate = any(_EVALUATES.search(function) for function in functions)
+    meant_alone = any(
+        seen.place.call == "forward" or describe.is_for_some_ranks(seen) for seen in inside
+    )  # else the loop holds a call for all ranks, and some ran out of it
+    evaluate = evaluate and meant_alone
     return len(inside) < len(left) or (evaluate and len(inside) == len(left))
 
 

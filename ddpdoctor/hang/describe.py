@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from ddpdoctor.findings import Evidence, Location
 from ddpdoctor.hang.activity import Activity
+from ddpdoctor.hang.position import script_path
 from ddpdoctor.hang.situation import Seen, Situation, numbers
-from ddpdoctor.hang.snapshot import Frame, HangSnapshot
+from ddpdoctor.hang.snapshot import Condition, Frame, HangSnapshot
 from ddpdoctor.wording import rank_list
 
 
@@ -63,6 +64,39 @@ def hosts(snapshot: HangSnapshot) -> tuple[str, ...]:
 
 def looks(snapshot: HangSnapshot) -> Evidence:
     return Evidence("watched without any progress", round(snapshot.watched_s, 1), "s")
+
+
+def condition_of(seen: Seen) -> tuple[Frame, Condition] | None:
+    """What decides that a rank comes to where it is: by the rank, else around its own line."""
+    frames = script_path(seen.process)[::-1]
+    for frame in frames:
+        if frame.condition and frame.condition.by_rank:
+            return frame, frame.condition
+    own = frames[0] if frames else None
+    return (own, own.condition) if own and own.condition else None
+
+
+def is_for_some_ranks(seen: Seen) -> bool:
+    """Whether a call of its path is within an `if` that asks for the rank."""
+    found = condition_of(seen)
+    return found is not None and found[1].by_rank and not found[1].leaves
+
+
+def conditions(ranks: Sequence[Seen]) -> tuple[Evidence, ...]:
+    """Of each place where ranks stand, the condition for which they are there."""
+    said: dict[tuple[str, str], list[Seen]] = {}
+    for seen in ranks:
+        found = condition_of(seen)
+        if found is None:
+            continue
+        frame, condition = found
+        file = frame.file.rsplit("/", 1)[-1]
+        word = "unless" if condition.leaves else "by"
+        text = f"{word} `if {condition.text}` ({file}:{condition.line})"
+        said.setdefault((f"{file}:{frame.line}", text), []).append(seen)
+    return tuple(
+        Evidence(f"{names(own)} came to {place}", text) for (place, text), own in said.items()
+    )
 
 
 def states(ranks: Sequence[Seen]) -> tuple[Evidence, ...]:

@@ -41,6 +41,16 @@ class Loop:
 
 
 @dataclass(frozen=True)
+class Condition:
+    """An `if` that decides whether a line is reached: around it, or one that leaves before it."""
+
+    line: int
+    text: str  # of the test
+    by_rank: bool  # it asks for the rank, so that not all ranks come there
+    leaves: bool = False  # it returns or goes on before the line
+
+
+@dataclass(frozen=True)
 class Frame:
     """One call. What follows the origin was read for live ranks; loops are outermost first."""
 
@@ -51,6 +61,7 @@ class Frame:
     text: str | None = None
     loops: tuple[Loop, ...] = ()
     in_handler: bool = False  # the line belongs to an `except` block
+    condition: Condition | None = None  # the innermost; one by the rank before others
 
     @property
     def is_user(self) -> bool:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from ddpdoctor.hang.snapshot import Frame, Loop, ThreadStack
+from ddpdoctor.hang.conditions import conditions_in
+from ddpdoctor.hang.snapshot import Condition, Frame, Loop, ThreadStack
 
 _MAX_BYTES: Final = 2 * 1024 * 1024  # generated files beyond this are not worth parsing
 _LINE_SHOWN: Final = 160
@@ -21,6 +22,7 @@ class _Source:
     loops: tuple[Loop, ...] = ()
     functions: tuple[Loop, ...] = ()  # and classes: their lines, first to last
     handlers: tuple[Loop, ...] = ()  # `except` blocks
+    conditions: tuple[tuple[Loop, Condition], ...] = ()  # the lines that depend on each
 
 
 class SourceReader:
@@ -45,6 +47,7 @@ class SourceReader:
             text=text,
             loops=_around(source, source.loops, frame.line),
             in_handler=bool(_around(source, source.handlers, frame.line)),
+            condition=_condition_of(source, frame.line),
         )
 
 
@@ -64,11 +67,19 @@ def _read(file: str) -> _Source:
     loops = tuple(_range(node) for node in nodes if isinstance(node, _LOOPS))
     functions = tuple(_range(node) for node in nodes if isinstance(node, _FUNCTIONS))
     handlers = tuple(_range(node) for node in nodes if isinstance(node, ast.ExceptHandler))
-    return _Source(tuple(text.splitlines()), loops, functions, handlers)
+    conditions = tuple(conditions_in(tree))
+    return _Source(tuple(text.splitlines()), loops, functions, handlers, conditions)
 
 
 def _range(node: ast.AST) -> Loop:
     return Loop(getattr(node, "lineno", 0), getattr(node, "end_lineno", 0) or 0)
+
+
+def _condition_of(source: _Source, line: int) -> Condition | None:
+    spans = _around(source, tuple(span for span, _ in source.conditions), line)
+    found = [each for span, each in source.conditions if span in spans]
+    by_rank = [each for each in found if each.by_rank]
+    return max(by_rank or found, key=lambda each: each.line, default=None)
 
 
 def _around(source: _Source, spans: tuple[Loop, ...], line: int) -> tuple[Loop, ...]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ddpdoctor.findings import Confidence
+from ddpdoctor.hang.snapshot import Condition
 from tests.hang_builders import (
     ALL_REDUCE,
     BARRIER,
@@ -76,13 +79,23 @@ def test_one_rank_in_the_loop_against_two_behind_it_is_the_odd_one() -> None:
 
 
 def test_of_two_ranks_the_one_that_evaluates_is_the_odd_one() -> None:
-    evaluates = at(0, *ALL_REDUCE, user(30, function="evaluate"), user(35, function="main"))
+    called = replace(user(35, function="main"), condition=Condition(34, "rank == 0", True))
+    evaluates = at(0, *ALL_REDUCE, user(30, function="evaluate"), called)
     left = at(1, *BARRIER, user(50, function="main"))
 
     code, finding = only_finding(snapshot(evaluates, left))
 
     assert (code, finding.culprits) == ("DD902", (0,))
     assert finding.confidence is Confidence.POSSIBLE
+
+
+def test_a_call_of_all_ranks_in_an_evaluation_of_all_blames_the_one_that_ran_out() -> None:
+    evaluates = at(0, *ALL_REDUCE, user(30, function="evaluate"), user(35, function="main"))
+    left = at(1, *BARRIER, user(50, function="main"))
+
+    _, finding = only_finding(snapshot(evaluates, left))
+
+    assert finding.culprits == (1,)
 
 
 def test_of_two_ranks_in_training_the_one_that_left_is_named() -> None:

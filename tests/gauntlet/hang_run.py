@@ -53,6 +53,10 @@ nothing is found at warning or above.
 """
 
 
+class DidNotHang(Exception):
+    """The training ended, or went on; the message is its output."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     jobs = [
@@ -81,8 +85,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _outcomes(case: Hang, mode: str, commit: str) -> list[Outcome]:
     load, began = os.getloadavg()[0], time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="gauntlet-") as folder:
-        heard, left = hear(case, mode, Path(folder))
+    try:
+        with tempfile.TemporaryDirectory(prefix="gauntlet-") as folder:
+            heard, left = hear(case, mode, Path(folder))
+    except (DidNotHang, subprocess.TimeoutExpired) as error:
+        print(f"{case.name}: {error}", file=sys.stderr)
+        heard = left = None
     seconds = round(time.monotonic() - began, 1)
 
     def outcome(named: str, said: list[Said] | None, judged: Judged, expected: str) -> Outcome:
@@ -166,7 +174,7 @@ def _stands_still(case: Hang, process: subprocess.Popen[str]) -> bool:
     time.sleep(STILL_SECONDS)
     after = _cpu_seconds(process.pid)
     if process.poll() is not None:
-        raise AssertionError(f"{case.name} ended: {process.communicate()}")
+        raise DidNotHang("".join(process.communicate(timeout=10))[-2000:])
     alive = case.ranks - case.dies
     used = [after[pid] - before[pid] for pid in after if pid in before]
     return len(used) == len(after) == alive and max(used) < STILL_SHARE * STILL_SECONDS
@@ -184,7 +192,7 @@ def _wait_until(holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + BEGIN_SECONDS
     while not holds():
         if time.monotonic() > deadline:
-            raise TimeoutError("the training did not come to stand still")
+            raise DidNotHang("it did not come to stand still")
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

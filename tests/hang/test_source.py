@@ -98,3 +98,66 @@ def test_where_a_rank_stands_as_seen_from_the_step(
 
 def test_further_down_in_straight_code_is_ahead(script: Path) -> None:
     assert position(rank(script, ("main", 12)), rank(script, ("main", 10))) is Position.AHEAD
+
+
+CONDITIONS = """\
+def save(rank, step):
+    if rank != 0:
+        return
+    write()
+    dist.barrier()
+
+
+def main(rank, value, best):
+    for step in range(3):
+        if step % 2:
+            continue
+        if value > best:
+            keep()
+        if is_main_process():
+            evaluate()
+        elif world_size > 1:
+            wait()
+        try:
+            train()
+        except MemoryError:
+            skip()
+    end()
+
+
+if __name__ == "__main__":
+    main(0, 1, 2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "condition", "by_rank"),
+    [
+        (4, "rank != 0", True),
+        (5, "rank != 0", True),
+        (13, "value > best", False),
+        (15, "is_main_process()", True),
+        (17, "is_main_process()", True),
+        (19, "step % 2", False),
+        (22, None, False),
+        (26, None, False),
+    ],
+)
+def test_what_decides_that_a_line_is_reached(
+    tmp_path: Path, line: int, condition: str | None, by_rank: bool
+) -> None:
+    path = tmp_path / "conditions.py"
+    path.write_text(CONDITIONS)
+
+    (frame,) = stack(path, ("f", line)).frames
+
+    assert (frame.condition.text if frame.condition else None) == condition
+    assert frame.condition is None or frame.condition.by_rank is by_rank
+
+
+def test_a_line_of_an_exception_handler(tmp_path: Path) -> None:
+    path = tmp_path / "conditions.py"
+    path.write_text(CONDITIONS)
+
+    assert stack(path, ("main", 21)).frames[0].in_handler
+    assert not stack(path, ("main", 19)).frames[0].in_handler

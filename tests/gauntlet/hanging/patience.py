@@ -16,7 +16,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(rank)
-    model = DDP(nn.Linear(16, 1))
+    model = DDP(nn.Linear(16, 1, bias=False))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     held_out = torch.randn(64, 16) * (0.0 if rank == 1 else 1.0)
     best, waited = float("inf"), 0
