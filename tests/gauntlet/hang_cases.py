@@ -106,14 +106,17 @@ K14_K15 = (
     Hang("both-are-rank-0", "H112", "tasks", modes=("plain",), code="DD401",
          or_codes=("DD407",), culprits=None, fix_word=r"RANK", left=()),
     Hang("port-of-another-job", "H119", "slurm", modes=("plain",), code="DD408",
-         or_codes=("DD901",), culprits=None, fix_word=r"port", launcher=BY_HAND, port=29541,
+         or_codes=("DD901",), culprits=None, fix_word=r"port", launcher=BY_HAND, port=29543,
          dies=1, left=(),
-         variables=tuple(_ADDRESS | {"RANK": str(r), "WORLD_SIZE": "2"} for r in range(2))),
+         variables=tuple(
+             _ADDRESS | {"RANK": str(r), "WORLD_SIZE": "2", "MASTER_PORT": "29543"}
+             for r in range(2)
+         )),
     Hang("wrong-port", "H130", "slurm", modes=("plain",), code="DD407",
          or_codes=("DD408", "DD404"), culprits=None, fix_word=r"port|firewall",
          launcher=BY_HAND, left=(),
          variables=tuple(
-             _ADDRESS | {"RANK": str(r), "WORLD_SIZE": "2", "MASTER_PORT": str(29541 + r)}
+             _ADDRESS | {"RANK": str(r), "WORLD_SIZE": "2", "MASTER_PORT": str(29545 + r)}
              for r in range(2)
          )),
 )  # fmt: skip

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,12 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     part, parts = options.part
     commit = commit_of()
-    for case, mode in jobs[part - 1 :: parts]:
-        for outcome in _outcomes(case, mode, commit):
-            keep(outcome, KEPT)
-            verdict = "right" if outcome.right else f"WRONG: {outcome.why}"
-            found = " ".join(outcome.found)
-            print(f"{case.name:28} {outcome.mode:8} {found:12} {verdict}", flush=True)
+    mine = jobs[part - 1 :: parts]
+    with ThreadPoolExecutor(options.at_once) as pool:  # most of a hang is waiting
+        for outcomes in pool.map(lambda job: _outcomes(*job, commit), mine):
+            for outcome in outcomes:
+                keep(outcome, KEPT)
+                print(_line(outcome), flush=True)
     places = [
         (case.name, mode)
         for case in HANG_CASES
@@ -81,6 +82,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     outcomes = kept(KEPT, places)
     write_table(_HEAD, totals_of(outcomes, len(places)), outcomes, HANGS_LEFT_OUT, TABLE)
     return 0
+
+
+def _line(one: Outcome) -> str:
+    said = "right" if one.right else f"WRONG: {one.why}"
+    return f"{one.case:28} {one.mode:8} {' '.join(one.found):12} {one.seconds:4.0f} s  {said}"
 
 
 def _outcomes(case: Hang, mode: str, commit: str) -> list[Outcome]:
@@ -200,6 +206,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--part", type=parse_part, default=(1, 1), metavar="K/N")
     parser.add_argument("--only", action="append", choices=[case.name for case in HANG_CASES])
     parser.add_argument("--mode", action="append", choices=BOTH)
+    parser.add_argument("--at-once", type=int, default=2)
     options = parser.parse_args(arguments)
     options.mode = options.mode or BOTH
     return options
