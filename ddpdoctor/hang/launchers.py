@@ -20,9 +20,17 @@ _CALL_TIMEOUT_S: Final = 3.0
 
 
 def waiting_launchers(
-    processes: Processes, watch_s: float, busy: Iterable[int], pid: int | None = None
+    processes: Processes,
+    watch_s: float,
+    busy: Iterable[int],
+    pid: int | None = None,
+    left_s: float = float("inf"),
 ) -> list[HangSnapshot]:
-    """Each one that stood there over the time watched. `busy` are launchers that have ranks."""
+    """Each one that stood there over the time watched. `busy` are launchers that have ranks.
+
+    `left_s`: time after which no further look is begun.
+    """
+    began = time.monotonic()
     stats = processes.all()
     skipped = set(busy)
     found = [
@@ -34,11 +42,10 @@ def waiting_launchers(
         and _starts_ranks(processes.command(stat.pid))
         and processes.has_torch(stat.pid)
     ]
-    began = time.monotonic()
     meeting = [each for each, dump in _dumps(found).items() if _meets_in(dump)]
     if not meeting:
         return []
-    time.sleep(watch_s)
+    time.sleep(max(0.0, min(watch_s, left_s - (time.monotonic() - began))))
     snapshots = []
     for each, dump in _dumps(meeting).items():
         function = _meets_in(dump)

@@ -54,9 +54,10 @@ def take_snapshots(
     watch_s: float = WATCH_S,
 ) -> list[HangSnapshot]:
     """The jobs on this host, or the one of this process; not those that end meanwhile."""
+    began = time.monotonic()
     processes = processes or Processes()
     jobs = [job for job in find_jobs(processes, leave_out=[os.getpid()]) if _wanted(job, pid)]
-    looking = _Looking(processes, time.monotonic() + timeout_s)
+    looking = _Looking(processes, began + timeout_s)
     jobs = looking.first(jobs)
     looking.again(jobs, SECOND_LOOK_S)
     if watch_s > SECOND_LOOK_S:
@@ -64,7 +65,8 @@ def take_snapshots(
     snapshots = [looking.snapshot(job) for job in jobs]
     found = [snapshot for snapshot in snapshots if snapshot.ranks]
     with_ranks = {member.parent for job in jobs for member in job.members}
-    return found + waiting_launchers(processes, watch_s, with_ranks, pid)
+    left_s = timeout_s - (time.monotonic() - began)
+    return found + waiting_launchers(processes, watch_s, with_ranks, pid, left_s)
 
 
 def _wanted(job: JobMembers, pid: int | None) -> bool:

@@ -17,6 +17,8 @@ from typing import Any, Final
 from ddpdoctor.hang.snapshot import Frame, Origin, ThreadStack
 
 PARALLEL: Final = 8
+MAX_THREADS: Final = 2_000  # the main thread is the first
+MAX_FRAMES: Final = 200  # of a thread that are kept at each end
 ARGUMENTS: Final = ("rank", "world_size", "src", "dst", "group_src", "group_dst")
 RANK_LOCALS: Final = ("i", "rank", "local_rank")  # torch's `_wrap(fn, i, ...)`, then common names
 PERMISSION_HELP: Final = (
@@ -86,7 +88,7 @@ def parse(pid: int, output: bytes) -> Dump:
     """py-spy's JSON, which carries no version: what is missing or odd becomes a refusal."""
     try:
         document = json.loads(output)
-        threads = tuple(_thread(thread) for thread in document)
+        threads = tuple(_thread(thread) for thread in document[:MAX_THREADS])
         return Dump(pid, threads, rank=_rank(document), arguments=_arguments(pid, document))
     except (ValueError, KeyError, TypeError) as error:
         return Dump(pid, refusal=f"py-spy's answer is not understood ({type(error).__name__})")
@@ -96,10 +98,17 @@ def _thread(thread: dict[str, Any]) -> ThreadStack:
     return ThreadStack(
         thread.get("os_thread_id"),
         str(thread.get("thread_name") or ""),
-        tuple(_frame(frame) for frame in thread["frames"]),
+        tuple(_frame(frame) for frame in _ends(thread["frames"])),
         bool(thread.get("active")),
         bool(thread.get("owns_gil")),
     )
+
+
+def _ends(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of a recursion without end, where it is and how it was entered."""
+    if len(frames) <= 2 * MAX_FRAMES:
+        return frames
+    return frames[:MAX_FRAMES] + frames[-MAX_FRAMES:]
 
 
 def _frame(frame: dict[str, Any]) -> Frame:

@@ -147,3 +147,14 @@ def test_a_pyspy_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
     assert "no answer within" in (dump.refusal or "")
     assert time.monotonic() - began < 10
+
+
+def test_a_recursion_without_end_is_cut_in_the_middle() -> None:
+    frames = [frame("/home/user/train.py", line, "f") for line in range(1, 100_001)]
+    threads = [thread(*frames), *({"os_thread_id": n, "frames": []} for n in range(5_000))]
+
+    dump = parse(5, encoded(*threads))
+
+    lines = [each.line for each in dump.threads[0].frames]
+    assert (lines[0], lines[-1], len(lines)) == (1, 100_000, 2 * pyspy.MAX_FRAMES)
+    assert len(dump.threads) == pyspy.MAX_THREADS
