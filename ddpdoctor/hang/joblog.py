@@ -13,6 +13,7 @@ from typing import Final
 
 from ddpdoctor.hang.calls import CallSite
 
+SIGABRT: Final = 6
 SIGTERM: Final = 15
 _CONSEQUENCE: Final = re.compile(
     r"(?i)connection (was likely )?closed|connection reset|broken pipe|got 0 bytes|"
@@ -52,6 +53,11 @@ class Failure:
         if self.error:
             return self.error in _TORCHS and bool(_CONSEQUENCE.search(self.message))
         return self.signal == SIGTERM
+
+    @property
+    def has_cause(self) -> bool:
+        """Not only an exit status, or the signal by which watchdogs end their own process."""
+        return bool(self.error) or self.signal not in (None, SIGTERM, SIGABRT)
 
     @property
     def is_memory(self) -> bool:
@@ -126,7 +132,7 @@ class JobLog:
         """The ranks whose end follows from no other's; those that ended alike go together."""
         own = sorted(
             (each for each in self.failures if not each.is_consequence),
-            key=lambda each: (not each.is_root, each.order),
+            key=lambda each: (not each.has_cause, not each.is_root, each.order),
         )
         return tuple(each for each in own if _alike(each, own[0])) if own else ()
 

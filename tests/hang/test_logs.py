@@ -110,6 +110,15 @@ def test_the_launcher_may_see_the_victim_first(tmp_path: Path) -> None:
     assert finding.where[0].line == 17
 
 
+def test_a_signal_says_more_than_an_exit_status_that_was_seen_earlier(tmp_path: Path) -> None:
+    log = TABLE.format(other=1, first=0, status=1, why="To enable traceback see: …")
+    log = log.replace("  exitcode  : 1 (pid: 4243)", "  exitcode  : -9 (pid: 4243)")
+
+    _, finding = only(judged(tmp_path, log))
+
+    assert finding.culprits == (1,)
+
+
 def test_an_error_whose_rank_only_the_table_tells(tmp_path: Path) -> None:
     log = traceback("", 17, "KeyError: 'image'")
     log += TABLE.format(other=0, first=3, status=1, why="To enable").replace(
