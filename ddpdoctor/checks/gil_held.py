@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.checks import hang_check
-from ddpdoctor.findings import Confidence, Finding, Severity
+from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.hang import describe
 from ddpdoctor.hang.activity import Activity
-from ddpdoctor.hang.situation import Kind, numbers, situation
+from ddpdoctor.hang.situation import Kind, Seen, numbers, situation
 from ddpdoctor.hang.snapshot import HangSnapshot
 
 
@@ -45,21 +45,38 @@ def gil_held(snapshot: HangSnapshot) -> Iterator[Finding]:
         confidence=Confidence.LIKELY,
         message=(
             f"{describe.names(holders)} {describe.doing(holders[0], plural=len(holders) > 1)}, in "
-            f"native code that keeps the GIL and does not return; {describe.names(scene.waiting)} "
+            f"native code that keeps the GIL and does not return{_in_c(holders[0])}; "
+            f"{describe.names(scene.waiting)} "
             f"{describe.verb(scene.waiting, 'waits', 'wait')} in {describe.calls(scene.waiting)}"
         ),
         fix=(
             f"See what the native call at {holders[0].place.text} waits for; give it a timeout, or "
-            "run it in a process of its own. `py-spy dump --native --pid "
-            f"{holders[0].process.pid}` names the C function."
+            "run it in a process of its own. Native code that may wait must give the GIL back: "
+            "ctypes.CDLL does and PyDLL does not; pybind11: py::gil_scoped_release."
+            + ("" if holders[0].process.native else _NATIVE.format(holders[0].process.pid))
         ),
         culprits=numbers(holders),
         victims=describe.victims(scene, holders),
         hosts=describe.hosts(snapshot),
         evidence=(
             describe.looks(snapshot),
+            *_native(holders),
             *describe.records(scene.all),
             *describe.states(scene.all),
         ),
         where=describe.locations(holders),
     )
+
+
+_NATIVE = " `py-spy dump --native --pid {}` names the C function."
+
+
+def _in_c(seen: Seen) -> str:
+    native = seen.process.native
+    return f", {native[0]}" if native else ""
+
+
+def _native(holders: tuple[Seen, ...]) -> Iterator[Evidence]:
+    for seen in holders:
+        if seen.process.native:
+            yield Evidence(f"rank {seen.number}, in C", " < ".join(seen.process.native))

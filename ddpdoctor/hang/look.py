@@ -20,6 +20,7 @@ from ddpdoctor.hang.launchers import waiting_launchers
 from ddpdoctor.hang.processes import Counters, Processes
 from ddpdoctor.hang.pyspy import Dump
 from ddpdoctor.hang.records import last_collectives
+from ddpdoctor.hang.situation import situation
 from ddpdoctor.hang.snapshot import (
     Answer,
     DeadRank,
@@ -34,6 +35,7 @@ from ddpdoctor.hang.source import SourceReader
 
 SECOND_LOOK_S: Final = 0.3
 WATCH_S: Final = 1.5
+_MOST_NATIVE: Final = 2  # ranks whose C functions are read: one is the cause
 _CALL_TIMEOUT_S: Final = 3.0  # of one py-spy; it takes 15 ms
 
 
@@ -144,7 +146,16 @@ class _Looking:
             tuple(ended),
             memory_kills=self._memory_kills(job, ranks),
         )
-        return self._with_arguments(seen) if arguments.decide(seen) else seen
+        if arguments.decide(seen):
+            return self._with_arguments(seen)
+        holders = {each.process.pid for each in situation(seen).all if each.holds_gil}
+        return self._with_native(seen, holders) if holders else seen
+
+    def _with_native(self, seen: HangSnapshot, holders: set[int]) -> HangSnapshot:
+        left_s = min(_CALL_TIMEOUT_S, max(0.2, self._deadline_s - time.monotonic()))
+        native = {pid: pyspy.native_calls(pid, left_s) for pid in sorted(holders)[:_MOST_NATIVE]}
+        ranks = (replace(rank, native=native.get(rank.pid, ())) for rank in seen.ranks)
+        return replace(seen, ranks=tuple(ranks))
 
     def _with_arguments(self, seen: HangSnapshot) -> HangSnapshot:
         dumps = self._dump([rank.pid for rank in seen.ranks], with_locals=True)

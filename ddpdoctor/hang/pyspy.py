@@ -77,6 +77,42 @@ def _dump(program: str, pid: int, timeout_s: float, with_locals: bool) -> Dump:
     return parse(pid, done.stdout)
 
 
+def native_calls(pid: int, timeout_s: float) -> tuple[str, ...]:
+    """The C functions that the main thread is in, innermost first; () where they cannot be told.
+
+    Reading them stops the process for some 0.2 s, so it is for one that stands still already.
+    """
+    program = find_pyspy()
+    if program is None:
+        return ()
+    command = [program, "dump", "--native", "--json", "--pid", str(pid)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
+        )
+        return () if done.returncode else parse_native(pid, done.stdout)
+    except (subprocess.TimeoutExpired, OSError):
+        return ()
+
+
+def parse_native(pid: int, output: bytes) -> tuple[str, ...]:
+    """`clock_nanosleep (libc.so.6)`, down to the first line of Python."""
+    found: list[str] = []
+    try:
+        frames = next(t["frames"] for t in json.loads(output) if t.get("os_thread_id") == pid)
+        for frame in frames[:_NATIVE_SHOWN]:
+            if not frame.get("module"):
+                break
+            library = str(frame["module"]).rsplit("/", 1)[-1]
+            found.append(f"{str(frame['name'])[:100]} ({library[:60]})")
+    except (ValueError, KeyError, TypeError, AttributeError, StopIteration):
+        return ()
+    return tuple(found)
+
+
+_NATIVE_SHOWN: Final = 8
+
+
 def _refusal(stderr: str) -> str:
     if "permission denied" in stderr.casefold() or "operation not permitted" in stderr.casefold():
         return f"its stacks may not be read by this user: {PERMISSION_HELP}"

@@ -179,6 +179,7 @@ class RankProcess:
     in_band: tuple[PendingEntry, ...] | None = None  # None: the rank could not be asked
     calls: tuple[Call, ...] = ()  # by the same answer, oldest first
     arguments: tuple[tuple[str, int], ...] = ()  # of torch's call that it is in, if asked for
+    native: tuple[str, ...] = ()  # C functions below its Python, asked for where it keeps the GIL
 
     @property
     def main_thread(self) -> ThreadStack | None:

@@ -20,6 +20,7 @@ def test_a_native_call_that_keeps_the_lock() -> None:
 
     assert (code, finding.culprits, finding.victims) == ("DD909", (1,), (0,))
     assert "--native --pid 1001" in finding.fix
+    assert "gil_scoped_release" in finding.fix
 
 
 def test_a_computation_that_keeps_the_lock_is_busy() -> None:

@@ -158,3 +158,23 @@ def test_a_recursion_without_end_is_cut_in_the_middle() -> None:
     lines = [each.line for each in dump.threads[0].frames]
     assert (lines[0], lines[-1], len(lines)) == (1, 100_000, 2 * pyspy.MAX_FRAMES)
     assert len(dump.threads) == pyspy.MAX_THREADS
+
+
+def test_the_c_functions_of_a_process_that_keeps_the_gil() -> None:
+    code = "import ctypes\nctypes.PyDLL(None).sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        deadline = time.monotonic() + 20
+        while not (found := pyspy.native_calls(process.pid, 5)) or "sleep" not in found[0]:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.1)
+    finally:
+        process.kill()
+        process.wait(10)
+
+    assert any("libc" in each for each in found)
+
+
+@pytest.mark.parametrize("output", [b"", b"[]", b"[1]", b'[{"os_thread_id": 5}]', b"{}"])
+def test_native_frames_that_are_not_told(output: bytes) -> None:
+    assert pyspy.parse_native(5, output) == ()
