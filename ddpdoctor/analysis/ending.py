@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ddpdoctor.analysis.model import StuckCollective
+from ddpdoctor.analysis.model import MixedCall, MixedCollective, StuckCollective
 from ddpdoctor.events import Flag, Op
 from ddpdoctor.matching import is_matched
 from ddpdoctor.tables import Tables
@@ -47,6 +47,38 @@ def stuck_collectives(run: Run, tables: Tables) -> tuple[StuckCollective, ...]:
         if stuck.missing or stuck.failed:
             found.append(stuck)
     return tuple(found)
+
+
+_SAME_BYTES = frozenset({Op.ALL_REDUCE.label, Op.BROADCAST.label})  # on all ranks
+
+
+def mixed_collectives(run: Run, tables: Tables) -> tuple[MixedCollective, ...]:
+    """Groups whose ranks all ended in one number, and in calls that do not belong together."""
+    still_open = [trace.info.rank for trace in run.ranks if not trace.closed]
+    calls = tables.collectives[is_matched(tables.collectives["flags"], tables.collectives["group"])]
+    found = []
+    for _, of_group in calls[calls["rank"].isin(still_open)].groupby("group"):
+        last = of_group.loc[of_group.groupby("rank")["seq"].idxmax()]
+        if last["seq"].nunique() != 1 or (last["completion_ns"] >= 0).any():
+            continue
+        parties = tuple(_parties(run, last))
+        if len(parties) > 1:
+            found.append(MixedCollective(int(last["seq"].iloc[0]), parties))
+    return tuple(found)
+
+
+def _parties(run: Run, last: pd.DataFrame) -> list[MixedCall]:
+    sites = {trace.info.rank: trace.sites for trace in run.ranks}
+    by_call: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for row in last[["rank", "op", "nbytes", "site"]].itertuples(index=False):
+        rank, code, size, site = (int(value) for value in row)
+        op = Op(code).label
+        by_call.setdefault((op, size if op in _SAME_BYTES else 0), []).append((rank, site))
+    parties = [
+        MixedCall(tuple(rank for rank, _ in own), *call, sites[own[0][0]].get(own[0][1]))
+        for call, own in ((call, sorted(own)) for call, own in by_call.items())
+    ]
+    return sorted(parties, key=lambda party: -len(party.ranks))
 
 
 def _stuck(tables: Tables, waiting: pd.DataFrame) -> StuckCollective:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ddpdoctor.analysis.gaintypes import NO_GAINS, Gains, StepCalls
 from ddpdoctor.analysis.replay import Link
 from ddpdoctor.analysis.replicas import ModelGroup
-from ddpdoctor.events import End, Phase
+from ddpdoctor.events import End, Phase, Site
 from ddpdoctor.findings import Location
 from ddpdoctor.tables import Tables
 from ddpdoctor.tracefile import Run
@@ -155,6 +155,24 @@ class StuckCollective:
     failed: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class MixedCall:
+    """What some ranks called as the collective in which all of a group stand."""
+
+    ranks: tuple[int, ...]
+    op: str
+    nbytes: int  # 0 where ranks may differ in it
+    site: Site | None  # of the first of them
+
+
+@dataclass(frozen=True)
+class MixedCollective:
+    """Different calls with one number at the end of the record, those of the most ranks first."""
+
+    seq: int
+    calls: tuple[MixedCall, ...]
+
+
 class Cause(StrEnum):
     """Why a rank that ended took others with it."""
 
@@ -203,11 +221,7 @@ class Analysis:
     cost_ms_per_step: float | None  # what the recorder itself took, mean over ranks; see analyze
     named: tuple[NamedTime, ...]  # largest first
     models: tuple[ModelGroup, ...] = ()
-    waiting: tuple[Waiting, ...] = ()  # each cause once, in the order of what it costs
-    frontier: Frontier | None = None
-    efficiency: Efficiency | None = None
-    gains: Gains = NO_GAINS
-    calls: StepCalls | None = None
+    mixed: tuple[MixedCollective, ...] = ()  # one a group at most
 
     @property
     def has_all_ranks(self) -> bool:

@@ -4,7 +4,8 @@ What it measures
     For each rank the call that it waits in and the line that made it; for recorded ranks also the
     sequence number within the group. In dumps of torch's flight recorder: operation, sizes and
     types of the calls with the same number, also of those that are done. In a log: what the ranks'
-    watchdogs gave up, and what TORCH_DISTRIBUTED_DEBUG=DETAIL found.
+    watchdogs gave up, and what TORCH_DISTRIBUTED_DEBUG=DETAIL found. In a record that nobody
+    closed: the last call of each rank, if all have the same number.
 
 Why it matters
     Collectives pair up by their order. When one rank makes a call that the others do not make, all
@@ -25,9 +26,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from ddpdoctor.checks import dump_check, hang_check, log_check
-from ddpdoctor.findings import Confidence, Finding, Severity
+from ddpdoctor.checks import dump_check, hang_check, log_check, trace_check
+from ddpdoctor.findings import Confidence, Finding, Location, Severity
 from ddpdoctor.hang import describe, describe_calls, describe_log
 from ddpdoctor.hang.agreement import Mismatch, Party
 from ddpdoctor.hang.arguments import all_on_one_side, roots, told_apart
@@ -48,6 +51,9 @@ from ddpdoctor.hang.standing import Standing
 from ddpdoctor.hang.whowaited import who_waited
 from ddpdoctor.wording import rank_list
 
+if TYPE_CHECKING:  # a hang check loads no pandas
+    from ddpdoctor.analysis.model import Analysis, MixedCall
+
 
 @hang_check("DD904", "collective-mismatch")
 def collective_mismatch(snapshot: HangSnapshot) -> Iterator[Finding]:
@@ -63,7 +69,7 @@ def collective_mismatch(snapshot: HangSnapshot) -> Iterator[Finding]:
         return
     mismatch = mismatch_told(snapshot)
     if mismatch and snapshot.told:
-        told = _told(snapshot.told, mismatch)
+        told = replace(_told(snapshot.told, mismatch), fix=_fix(scene.waiting))
         yield describe_calls.while_it_hangs(told, snapshot, scene.waiting)
         return
     if scene.kind is Kind.SAME_CALL:
@@ -231,3 +237,36 @@ def collective_mismatch_by_log(log: JobLog) -> Iterator[Finding]:
             + describe_log.timeouts(waited.calls),
             _SAME_CALLS, Confidence.LIKELY,
         )  # fmt: skip
+
+
+@trace_check("DD904", "collective-mismatch")
+def collective_mismatch_in_record(run: Analysis) -> Iterator[Finding]:
+    """In a record that nobody closed: all ranks stand in one number, and not in one call."""
+    for mixed in run.mixed if run.early_end is None else ():
+        most, *others = mixed.calls
+        everyone = [rank for call in mixed.calls for rank in call.ranks]
+        clear = 2 * len(most.ranks) > len(everyone)
+        culprits = tuple(sorted(r for call in others for r in call.ranks)) if clear else ()
+        shown = others if clear else mixed.calls
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.LIKELY,
+            message=(
+                f"the record ends with different calls as number {mixed.seq} of a group: "
+                + "; ".join(map(_recorded, mixed.calls))
+            ),
+            fix=_SAME_CALLS,
+            culprits=culprits,
+            victims=tuple(sorted(rank for rank in everyone if rank not in culprits)),
+            where=tuple(
+                Location(call.ranks[0], call.site.file, call.site.line, call.site.function)
+                for call in shown
+                if call.site
+            ),
+        )
+
+
+def _recorded(call: MixedCall) -> str:
+    size = f" of {call.nbytes} bytes" if call.nbytes else ""
+    at = f" at {call.site.file.rsplit('/', 1)[-1]}:{call.site.line}" if call.site else ""
+    return f"{rank_list(call.ranks)} {call.op}{size}{at}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ddpdoctor.hang.activity import Activity
+from ddpdoctor.hang.activity import Activity, place_of
 from ddpdoctor.hang.situation import Kind, Seen, Situation, situation
 from ddpdoctor.hang.snapshot import HangSnapshot, RankProcess
 
@@ -30,12 +30,21 @@ def _all_join(scene: Situation) -> bool:
 def joins_as(rank: RankProcess) -> int | None:
     """The number with which it calls init_process_group, else that of its environment."""
     told = dict(rank.arguments).get("rank")
-    return rank.rank if told is None else told
+    return rank.rank if told is None or not _joins(rank) else told
+
+
+def _joins(rank: RankProcess) -> bool:
+    """In a further group a rank has another number."""
+    return place_of(rank).call == "init_process_group"
 
 
 def world_size_told(snapshot: HangSnapshot) -> int | None:
     """The largest that a rank joins with, else that of the environment."""
-    told = [size for rank in snapshot.ranks if (size := dict(rank.arguments).get("world_size"))]
+    told = [
+        size
+        for rank in snapshot.ranks
+        if (size := dict(rank.arguments).get("world_size")) and _joins(rank)
+    ]
     return max(told, default=snapshot.job.world_size)
 
 

@@ -34,10 +34,22 @@ def position(rank: RankProcess, other: RankProcess) -> Position:
         if (here.file, here.function) != (there.file, there.function):
             return _in_shared_loop(mine[:depth])
         if here.line != there.line:
+            if _comes_there_sometimes(mine, depth, there):
+                return Position.IN_LOOP
             return _apart(here, there, mine[:depth], theirs[depth + 1 :])
     if len(mine) == len(theirs):
         return Position.SAME
     return _in_shared_loop(mine[: min(len(mine), len(theirs))])
+
+
+def _comes_there_sometimes(mine: tuple[Frame, ...], depth: int, there: Frame) -> bool:
+    """Whether it is in a loop that both are in, and at a line of it that a condition guards.
+
+    Then the other may be a round ahead, past this line, and nobody has left anything.
+    """
+    here = mine[depth]
+    share = any(frame.loops for frame in mine[:depth]) or bool(set(here.loops) & set(there.loops))
+    return share and any(frame.condition is not None for frame in (here, mine[-1]))
 
 
 def _apart(

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from ddpdoctor.checks import Outcome
+from ddpdoctor.events import Kind, Op
 from ddpdoctor.findings import Confidence
+from ddpdoctor.tracefile import RankTrace, Run
 from tests import dump_builders as dumps
+from tests.builders import StepTimes, result_of, simulate, with_ranks
 from tests.hang_builders import (
     ALL_REDUCE,
     BARRIER,
@@ -139,3 +145,35 @@ def test_different_sizes_in_one_line_as_recorded_ranks_tell() -> None:
 
     alike = [at(rank, *ALL_REDUCE, user(30), calls=same) for rank in (0, 1, 2)]
     assert codes(snapshot(*alike)) == ["DD908"]
+
+
+def stands_in(run: Run, ops: dict[int, Op], *, closed: bool = False) -> Run:
+    """Each rank stands in the last collective, which some call differently."""
+
+    def end(trace: RankTrace) -> RankTrace:
+        detail = trace.detail.copy()
+        last = (detail["kind"] == Kind.COLLECTIVE) & (detail["seq"] == detail["seq"].max())
+        detail["end_ns"] = np.where(last, 0, detail["end_ns"])
+        detail["code"] = np.where(
+            last, int(ops.get(trace.info.rank, Op.ALL_REDUCE)), detail["code"]
+        )
+        return replace(trace, detail=detail, closed=closed)
+
+    return with_ranks(run, end)
+
+
+def test_a_record_that_ends_in_different_calls() -> None:
+    run = stands_in(simulate(lambda r, s: StepTimes(), 3), {1: Op.BARRIER})
+
+    (finding,) = result_of("DD904", run).findings
+
+    assert (finding.culprits, finding.victims) == ((1,), (0, 2))
+    assert "rank 1 barrier" in finding.message
+    assert "ranks 0 and 2 all_reduce" in finding.message
+
+
+@pytest.mark.parametrize(("ops", "closed"), [({}, False), ({1: Op.BARRIER}, True)])
+def test_a_record_that_ends_in_one_call_or_was_closed(ops: dict[int, Op], closed: bool) -> None:
+    run = stands_in(simulate(lambda r, s: StepTimes(), 3), ops, closed=closed)
+
+    assert result_of("DD904", run).outcome is Outcome.CLEAN

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commit = commit_of()
     mine = jobs[part - 1 :: parts]
     with ThreadPoolExecutor(options.at_once) as pool:  # most of a hang is waiting
-        for outcomes in pool.map(lambda job: _outcomes(*job, commit), mine):
+        for outcomes in pool.map(lambda job: _outcomes(*job, commit, options.keep), mine):
             for outcome in outcomes:
                 keep(outcome, KEPT)
                 print(_line(outcome), flush=True)
@@ -89,11 +90,13 @@ def _line(one: Outcome) -> str:
     return f"{one.case:28} {one.mode:8} {' '.join(one.found):12} {one.seconds:4.0f} s  {said}"
 
 
-def _outcomes(case: Hang, mode: str, commit: str) -> list[Outcome]:
+def _outcomes(case: Hang, mode: str, commit: str, keep_in: Path | None) -> list[Outcome]:
     load, began = os.getloadavg()[0], time.monotonic()
     try:
         with tempfile.TemporaryDirectory(prefix="gauntlet-") as folder:
             heard, left = hear(case, mode, Path(folder))
+            if keep_in is not None:
+                shutil.copytree(folder, keep_in / f"{case.name}-{mode}", dirs_exist_ok=True)
     except (DidNotHang, subprocess.TimeoutExpired) as error:
         print(f"{case.name}: {error}", file=sys.stderr)
         heard = left = None
@@ -207,6 +210,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=[case.name for case in HANG_CASES])
     parser.add_argument("--mode", action="append", choices=BOTH)
     parser.add_argument("--at-once", type=int, default=2)
+    parser.add_argument("--keep", type=Path, help="copy there what the trainings left")
     options = parser.parse_args(arguments)
     options.mode = options.mode or BOTH
     return options

@@ -161,3 +161,32 @@ def test_a_line_of_an_exception_handler(tmp_path: Path) -> None:
 
     assert stack(path, ("main", 21)).frames[0].in_handler
     assert not stack(path, ("main", 19)).frames[0].in_handler
+
+
+ROUNDS = """\
+def main():
+    for epoch in range(3):
+        for batch in loader:
+            step(batch)
+        if value > best:
+            keep()
+        dist.barrier()
+    finish()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [
+        (6, Position.IN_LOOP),  # the other may be a round ahead
+        (7, Position.LEFT_LOOP),
+        (8, Position.LEFT_LOOP),
+    ],
+)
+def test_a_line_that_is_reached_sometimes_is_not_behind_the_loop(
+    tmp_path: Path, line: int, place: Position
+) -> None:
+    path = tmp_path / "rounds.py"
+    path.write_text(ROUNDS)
+
+    assert position(rank(path, ("main", line)), rank(path, ("main", 4))) is place

@@ -117,9 +117,12 @@ def test_ranks_that_look_for_each_other_at_different_places() -> None:
 
 def test_a_group_that_only_some_make() -> None:
     makes = [
-        at(rank, *calls("_store_based_barrier"), *calls("new_group"), user(9, "new_group([0])"))
+        at(
+            rank, *calls("_store_based_barrier"), *calls("new_group"), user(9, "new_group([0])"),
+            arguments=(("rank", 0), ("world_size", 2)),  # within that group
+        )
         for rank in (0, 1, 2)
-    ]
+    ]  # fmt: skip
 
     code, finding = only_finding(snapshot(*makes))
 
