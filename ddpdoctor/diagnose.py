@@ -21,6 +21,10 @@ if TYPE_CHECKING:  # msgspec and more: only where there is a log
     from ddpdoctor.diagnose_log import LogVerdict
 
 
+# of a recorded run: ranks with unequally many batches, or a step apart, hang at the end of it
+_TELL_WHY = ("DD304", "DD506")
+
+
 @dataclass(frozen=True)
 class Diagnosis:
     """The verdict on one job, and what was seen: its processes, or dumps that it left."""
@@ -105,7 +109,9 @@ def judge_dumps(dumps: Dumps, name: str) -> Diagnosis:
 
 def diagnosis_of_run(report: Report) -> Diagnosis:
     """What the report on a recorded run says of its end."""
-    results = tuple(each for each in report.results if each.code.startswith("DD9"))
+    results = tuple(
+        each for each in report.results if each.code.startswith("DD9") or each.code in _TELL_WHY
+    )
     return Diagnosis(replace(report, results=results, analysis=None))
 
 

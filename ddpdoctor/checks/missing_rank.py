@@ -30,8 +30,9 @@ from ddpdoctor.findings import Confidence, Finding, Severity
 from ddpdoctor.hang import describe, describe_calls, describe_log
 from ddpdoctor.hang.activity import Activity
 from ddpdoctor.hang.joblog import JobLog
-from ddpdoctor.hang.order import behind
+from ddpdoctor.hang.order import Behind, behind
 from ddpdoctor.hang.pursuit import pursuit_of
+from ddpdoctor.hang.pyspy import PERMISSION_HELP
 from ddpdoctor.hang.situation import Kind, Seen, Situation, numbers, shift_told, situation
 from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.hang.standing import Standing
@@ -43,6 +44,10 @@ from ddpdoctor.wording import rank_list
 def missing_rank(snapshot: HangSnapshot) -> Iterator[Finding]:
     scene = situation(snapshot)
     if scene.kind is Kind.UNREADABLE:
+        late = _late_by_records(snapshot)
+        if late:
+            yield _by_records(snapshot, scene, late)
+            return
         refusals = {seen.process.refusal or "it shows no stack" for seen in scene.unreadable}
         raise NotEnoughData(f"{describe.names(scene.unreadable)}: {'; '.join(sorted(refusals))}")
     if scene.kind is Kind.NOBODY_WAITS and not _all_in_loader(scene):
@@ -90,6 +95,44 @@ def _finding(snapshot: HangSnapshot, scene: Situation, missing: tuple[Seen, ...]
             *describe.states(scene.all),
         ),
         where=describe.locations(missing),
+    )
+
+
+def _late_by_records(snapshot: HangSnapshot) -> list[Behind]:
+    """Ranks that hold others up and wait in nothing themselves; needs no stack."""
+    waiting = {r.rank for r in snapshot.ranks if any(last.pending for last in r.collectives)}
+    late = behind(snapshot)
+    return [late[rank] for rank in sorted(late) if rank not in waiting]
+
+
+def _by_records(snapshot: HangSnapshot, scene: Situation, late: list[Behind]) -> Finding:
+    awaited = late[0].awaited
+    culprits = tuple(each.rank for each in late)
+    has = "have" if len(late) > 1 else "has"
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        message=(
+            f"{rank_list(culprits)} {has} not come to {awaited.op} (number {awaited.seq} of group "
+            f"{awaited.group}), in which rank {late[0].waiting} waits; this is by their records, "
+            "since stacks may not be read"
+        ),
+        fix=(
+            "To see the line where it stands, read the stacks, too: "
+            f"{PERMISSION_HELP}. Until then, its own log tells what it did last."
+        ),
+        culprits=culprits,
+        victims=tuple(
+            seen.number
+            for seen in scene.all
+            if seen.number is not None and seen.number not in culprits
+        ),
+        hosts=describe.hosts(snapshot),
+        evidence=(
+            describe.looks(snapshot),
+            *describe.records(scene.all),
+            *describe.states(scene.all),
+        ),
     )
 
 

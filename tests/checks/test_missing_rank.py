@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ddpdoctor.checks import Outcome
 from ddpdoctor.findings import Confidence
+from ddpdoctor.hang.snapshot import RankProcess
 from tests.hang_builders import (
     ALL_REDUCE,
     BUSY,
@@ -101,3 +102,18 @@ def test_all_in_one_call_miss_nobody() -> None:
     waiting = [at(rank, *ALL_REDUCE, user(30), movement=STILL) for rank in (0, 1)]
 
     assert codes(snapshot(*waiting)) == ["DD908"]
+
+
+def test_without_the_right_to_read_stacks_the_records_tell() -> None:
+    def unread(number: int, seq: int, *, pending: bool) -> RankProcess:
+        refusal = "its stacks may not be read by this user"
+        record = in_record(seq, pending=pending)
+        return at(number, threads=(), refusal=refusal, collectives=record)
+
+    seen = snapshot(unread(0, 8, pending=True), unread(1, 7, pending=False))
+
+    code, finding = only_finding(seen)
+
+    assert (code, finding.culprits, finding.victims) == ("DD903", (1,), (0,))
+    assert "number 8" in finding.message
+    assert "SYS_PTRACE" in finding.fix
