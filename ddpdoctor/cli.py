@@ -276,9 +276,14 @@ def _pack(
 
 
 def _diagnose_left(paths: tuple[Path, ...]) -> list[Diagnosis]:
-    from ddpdoctor.diagnose import diagnosis_of_run
-    from ddpdoctor.runfolders import is_run
+    from ddpdoctor.diagnose import Diagnosis, diagnosis_of_run
+    from ddpdoctor.runfolders import is_run, launch_alone
 
+    launch = launch_alone(paths[0]) if len(paths) == 1 else None
+    if launch is not None:
+        from ddpdoctor.launchreport import launch_verdict
+
+        return [Diagnosis(launch_verdict(launch).report)]
     if len(paths) > 1 or not is_run(paths[0]):
         from ddpdoctor.diagnose_left import diagnose_left
 

@@ -2,8 +2,8 @@
 
 What it measures
     The rank that each process of the launch got from its launcher, with host and process number;
-    in a job that hangs, the RANK of each living process, or the rank by which it calls
-    init_process_group.
+    under `ddpdoctor run` the rank with which each of them called init_process_group; in a job that
+    hangs, the RANK of each living process, or the rank by which it calls init_process_group.
 
 Why it matters
     The rendezvous counts a rank that comes twice, and waits for the one that then nobody is. The

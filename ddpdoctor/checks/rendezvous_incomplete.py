@@ -2,8 +2,9 @@
 
 What it measures
     Before training: which ranks reported at the rendezvous address within the time limit, and how
-    far the others came. In a job that hangs: ranks that stand in init_process_group, held against
-    the world size, and launchers that wait for other nodes. In a log: how many of them joined.
+    far the others came. Under `ddpdoctor run`: which processes called init_process_group, and how
+    that ended. In a job that hangs: ranks that stand in init_process_group, held against the world
+    size, and launchers that wait for other nodes. In a log: how many of them joined.
 
 Why it matters
     init_process_group waits for all ranks, for 10 minutes on gloo and longer where a time limit was
@@ -23,7 +24,7 @@ When it is wrong
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from ddpdoctor.checks import NotEnoughData, hang_check, launch_check, log_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity

@@ -2,8 +2,9 @@
 
 What it measures
     GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME against the interfaces of each host; the address that
-    a host's own name leads to; what MASTER_ADDR leads to, and who listens on its port. In a log:
-    that the port was taken.
+    a host's own name leads to; what MASTER_ADDR leads to, and who listens on its port. Under
+    `ddpdoctor run` the same of each init_process_group that does not come back. In a log: that the
+    port was taken.
 
 Why it matters
     Ranks tell each other where they can be reached. A loopback address or the bridge of a container
@@ -27,7 +28,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from ddpdoctor.checks import launch_check, log_check
+from ddpdoctor.checks import NotEnoughData, launch_check, log_check, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.hang import describe_log
 from ddpdoctor.hang.joblog import JobLog

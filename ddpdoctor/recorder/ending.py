@@ -22,6 +22,7 @@ from ddpdoctor.recorder.phases import Phases
 MAX_MESSAGE: Final = 300  # characters of an exception's message that are kept
 _MAX_READ: Final = 4000  # of it that are looked at
 _MAX_DEPTH: Final = 1000  # calls of a traceback that are looked at
+_MAX_NAME: Final = 200  # characters of a function's name that are kept
 
 
 def masked(message: str) -> str:
