@@ -53,24 +53,31 @@ _SAME_BYTES = frozenset({Op.ALL_REDUCE.label, Op.BROADCAST.label})  # on all ran
 
 
 def mixed_collectives(run: Run, tables: Tables) -> tuple[MixedCollective, ...]:
-    """Groups whose ranks all ended in one number, and in calls that do not belong together."""
+    """Groups in which ranks stand in a number that all have called, and not all alike.
+
+    The number is that of the rank which came least far. Others may be ahead: the root of a
+    broadcast waits for nobody.
+    """
     still_open = [trace.info.rank for trace in run.ranks if not trace.closed]
     calls = tables.collectives[is_matched(tables.collectives["flags"], tables.collectives["group"])]
     found = []
     for _, of_group in calls[calls["rank"].isin(still_open)].groupby("group"):
-        last = of_group.loc[of_group.groupby("rank")["seq"].idxmax()]
-        if last["seq"].nunique() != 1 or (last["completion_ns"] >= 0).any():
+        last = of_group.groupby("rank")["seq"].max()
+        seq = int(last.min())
+        calls_there = of_group[of_group["seq"] == seq].drop_duplicates("rank")
+        still = calls_there[calls_there["rank"].isin(last.index[last == seq])]
+        if len(calls_there) < len(last) or (still["completion_ns"] >= 0).any():
             continue
-        parties = tuple(_parties(run, last))
+        parties = tuple(_parties(run, calls_there))
         if len(parties) > 1:
-            found.append(MixedCollective(int(last["seq"].iloc[0]), parties))
+            found.append(MixedCollective(seq, parties))
     return tuple(found)
 
 
-def _parties(run: Run, last: pd.DataFrame) -> list[MixedCall]:
+def _parties(run: Run, calls: pd.DataFrame) -> list[MixedCall]:
     sites = {trace.info.rank: trace.sites for trace in run.ranks}
     by_call: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    for row in last[["rank", "op", "nbytes", "site"]].itertuples(index=False):
+    for row in calls[["rank", "op", "nbytes", "site"]].itertuples(index=False):
         rank, code, size, site = (int(value) for value in row)
         op = Op(code).label
         by_call.setdefault((op, size if op in _SAME_BYTES else 0), []).append((rank, site))

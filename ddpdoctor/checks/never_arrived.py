@@ -38,6 +38,8 @@ def never_arrived(run: Analysis) -> Iterator[Finding]:
     stalls = {trace.info.rank: trace.stall for trace in run.run.ranks if trace.stall is not None}
     if run.early_end is not None:
         return  # DD901 names the cause
+    if run.mixed:
+        return  # they stand in different calls, which is DD904's
     out = out_of_batches(run)  # DD304 says of these why they do not come
     if run.in_vain is not None:
         if not out.issuperset(run.in_vain.missing or run.in_vain.waiting):

@@ -172,6 +172,28 @@ def test_a_record_that_ends_in_different_calls() -> None:
     assert "ranks 0 and 2 all_reduce" in finding.message
 
 
+def test_the_root_of_a_broadcast_that_others_do_not_make_may_be_ahead() -> None:
+    """Rank 0 completed its broadcast; the others stand in a barrier of that number."""
+    run = simulate(lambda r, s: StepTimes(), 3)
+    last = max(trace.detail["seq"].max() for trace in run.ranks)
+
+    def end(trace: RankTrace) -> RankTrace:
+        detail = trace.detail.copy()
+        before = (detail["kind"] == Kind.COLLECTIVE) & (detail["seq"] == last - 1)
+        behind = (detail["kind"] == Kind.COLLECTIVE) & (detail["seq"] == last)
+        is_root = trace.info.rank == 0
+        detail["code"] = np.where(before, int(Op.BROADCAST if is_root else Op.BARRIER),
+                                  detail["code"])  # fmt: skip
+        detail["end_ns"] = np.where(behind if is_root else before, 0, detail["end_ns"])
+        return replace(trace, detail=detail if is_root else detail[~behind], closed=False)
+
+    run = with_ranks(run, end)
+
+    (finding,) = result_of("DD904", run).findings
+    assert finding.culprits == (0,)
+    assert result_of("DD913", run).outcome is Outcome.CLEAN
+
+
 @pytest.mark.parametrize(("ops", "closed"), [({}, False), ({1: Op.BARRIER}, True)])
 def test_a_record_that_ends_in_one_call_or_was_closed(ops: dict[int, Op], closed: bool) -> None:
     run = stands_in(simulate(lambda r, s: StepTimes(), 3), ops, closed=closed)
