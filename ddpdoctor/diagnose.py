@@ -13,6 +13,7 @@ from ddpdoctor.hang.calls import Dumps
 from ddpdoctor.hang.joblog import JobLog
 from ddpdoctor.hang.look import WATCH_S, take_snapshots
 from ddpdoctor.hang.processes import Processes
+from ddpdoctor.hang.ruledout import ruled_out
 from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.hang.standing import Standing, standing
 from ddpdoctor.report import Report
@@ -118,7 +119,13 @@ def diagnosis_of_run(report: Report) -> Diagnosis:
 def judge(snapshot: HangSnapshot) -> Report:
     """All hang checks on one snapshot, as a report."""
     results = tuple(run_check(check, snapshot) for check in hang_checks())
-    return Report("hang", snapshot.job.name, results, notes=_notes(snapshot))
+    report = Report("hang", snapshot.job.name, results, notes=_notes(snapshot))
+    return replace(report, notes=(*report.notes, *_why_no_other(snapshot, report.primary)))
+
+
+def _why_no_other(snapshot: HangSnapshot, primary: str | None) -> tuple[str, ...]:
+    against = [f"{why} ({code})" for code, why in ruled_out(snapshot) if code != primary]
+    return (f"why it is nothing else: {'; '.join(against)}",) if primary and against else ()
 
 
 def _notes(snapshot: HangSnapshot) -> tuple[str, ...]:

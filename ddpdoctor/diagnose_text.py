@@ -44,6 +44,7 @@ def _parts(diagnosis: Diagnosis, *, stacks: bool) -> Iterator[RenderableType]:
         yield Text()
         yield _rank_table(snapshot)
         yield from _stack_groups(snapshot)
+        yield from _workers(snapshot)
     if stacks and dumped:
         yield Text()
         yield _call_table(dumped)
@@ -156,6 +157,17 @@ def _stack_groups(snapshot: HangSnapshot) -> Iterator[RenderableType]:
         yield Text(rank_list(numbers) if numbers else "rank ?", style="bold")
         for depth, line in enumerate(lines or ("no stack",)):
             yield said("  " + "  " * min(depth, _DEEPEST) + line)
+
+
+def _workers(snapshot: HangSnapshot) -> Iterator[RenderableType]:
+    """Stacks of the processes that make batches, for ranks that wait for one."""
+    for rank in snapshot.ranks:
+        for worker in rank.workers:
+            yield Text()
+            title = f"DataLoader worker pid {worker.pid} of rank {_number(rank)}, {worker.state}"
+            yield Text(title, style="bold")
+            for frame in reversed(worker.stack.frames if worker.stack else ()):
+                yield said(f"    {spot(frame)}")
 
 
 _DEEPEST = 20  # levels of indentation

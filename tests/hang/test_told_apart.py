@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from ddpdoctor.diagnose import judge
 from ddpdoctor.findings import Confidence
 from ddpdoctor.hang.jobs import find_jobs
 from ddpdoctor.hang.processes import Processes
 from ddpdoctor.hang.pyspy import parse
+from ddpdoctor.hang.ruledout import ruled_out
 from ddpdoctor.hang.snapshot import DeadRank, Frame, Job, RankProcess
 from tests.hang.fake_proc import FakeProc
 from tests.hang_builders import (
@@ -238,3 +240,20 @@ def test_victims_in_backward_are_not_asked_what_they_are_at() -> None:
     _, finding = only_finding(snapshot(missing, waits))
 
     assert "evaluating" not in finding.fix
+
+
+def test_why_it_is_nothing_else_is_said() -> None:
+    seen = snapshot(in_backward(0), at(1, user(60, "time.sleep(9)", "save"), user(25, "run()")))
+
+    (note,) = [note for note in judge(seen).notes if note.startswith("why it is nothing else")]
+
+    assert "every rank lives (DD901)" in note
+    assert "nothing moved within 1.2 s (DD906)" in note
+    assert "DD903" not in note
+
+
+def test_what_was_not_seen_is_not_ruled_out() -> None:
+    """Half of the ranks are on another host, and no stack may be read."""
+    seen = snapshot(at(0, threads=(), refusal="no"), world_size=2)
+
+    assert [code for code, _ in ruled_out(seen)] == ["DD910"]
