@@ -68,7 +68,25 @@ def _no_finding(diagnosis: Diagnosis) -> str:
         return "What the ranks noted of their launch shows nothing that kept them apart."
     if diagnosis.has_verdict:
         return "The record shows no rank that ended early or was waited for in vain."
-    return "No verdict: the cause is not known."
+    return f"No verdict: the cause is not known. {_next(diagnosis)}"
+
+
+def _next(diagnosis: Diagnosis) -> str:
+    """What to try where the evidence ends."""
+    snapshot = diagnosis.snapshot
+    if snapshot is None:
+        return "Add what else the job left: the dumps and logs of all its ranks, by --log, too."
+    if any(rank.refusal for rank in snapshot.ranks):
+        return "Read the stacks, too (see the notes), and add the job's log by --log."
+    if snapshot.elsewhere:
+        return (
+            "Look on the other hosts of the job, too: `ddpdoctor diagnose -o evidence` there, then "
+            "all these files together."
+        )
+    return (
+        "Look again with --watch 10, add the job's log by --log, or start it by `ddpdoctor run`: "
+        "then each rank tells which collective it is in."
+    )
 
 
 def _finding(
