@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
@@ -23,6 +23,7 @@ MAX_ENTRIES: Final = 200_000  # torch keeps 2,000 unless told otherwise
 MAX_GROUPS: Final = 10_000
 MAX_FRAMES: Final = 1_000  # of one call
 _MOST_TENSORS: Final = 100_000  # of one call: a coalesced one has one for each parameter
+_Value = TypeVar("_Value")
 _Short = Annotated[str, Meta(max_length=200)]
 _Path = Annotated[str, Meta(max_length=4096)]
 _Size = Annotated[list[Int64], Meta(max_length=64)]
@@ -149,6 +150,11 @@ def _groups(dump: _Dump) -> Iterator[CallGroup]:
 
 def _calls(entries: list[_Entry], groups: tuple[CallGroup, ...]) -> Iterator[Call]:
     members = {group.name: group.members for group in groups}
+    once: dict[object, object] = {}  # a loop makes the same calls again and again
+
+    def shared(value: _Value) -> _Value:
+        return cast(_Value, once.setdefault(value, value))
+
     for entry in entries:
         op = entry.profiling_name.rpartition(":")[2]
         peers = _PEERS.fullmatch(op)
@@ -159,12 +165,12 @@ def _calls(entries: list[_Entry], groups: tuple[CallGroup, ...]) -> Iterator[Cal
             entry.retired or entry.state == "completed",
             entry.state,
             entry.time_created_ns,
-            _kept(entry.input_sizes),
-            _kept(entry.output_sizes),
-            tuple(entry.input_dtypes[:MAX_SIZES]),
+            shared(_kept(entry.input_sizes)),
+            shared(_kept(entry.output_sizes)),
+            shared(tuple(entry.input_dtypes[:MAX_SIZES])),
             entry.is_p2p,
             _member(members.get(entry.process_group[0], ()), int(peers[4])) if peers else None,
-            _site(entry.frames),
+            shared(_site(entry.frames)),
         )
 
 

@@ -206,7 +206,7 @@ class LogReader:
         elif line.startswith("Failures:"):
             self._end_row()
             self._in_root = False
-        elif re.match(r"\[\d+\]:$", line.strip()):
+        elif line.startswith("[") and re.match(r"\[\d+\]:$", line.strip()):
             self._end_row()
             self._row = _Row(self._in_root)
         elif self._row is not None and (found := _ROW.match(line)):

@@ -221,3 +221,19 @@ def test_too_many_calls_and_deep_json_are_refused(monkeypatch: pytest.MonkeyPatc
         parse_dump(b'{"version": "2", "other": ' + b"[" * 100_000)
     with pytest.raises(BadDump):
         parse_dump(pickle.dumps(dump([call(1, frames=[{}] * (flight_recorder.MAX_FRAMES + 1))])))
+
+
+def test_many_large_dumps_are_read_by_several_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(tmp_path / "dumps", dict.fromkeys(range(6), CALLS), g0=list(range(6)))
+    (folder / "nccl_trace_rank_2").write_bytes(b"\x80\x02(c__main__\nevil\n.")
+    alone = read_dumps([folder])
+    monkeypatch.setattr(dumps, "WORTH_WORKERS", 0)
+    monkeypatch.setattr(dumps.os, "cpu_count", lambda: 2)
+
+    together = read_dumps([folder])
+
+    assert together == alone
+    assert len(together.ranks) == 5
+    assert "nccl_trace_rank_2" in together.problems[0]
