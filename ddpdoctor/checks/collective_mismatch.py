@@ -242,7 +242,11 @@ def collective_mismatch_by_log(log: JobLog) -> Iterator[Finding]:
 @trace_check("DD904", "collective-mismatch")
 def collective_mismatch_in_record(run: Analysis) -> Iterator[Finding]:
     """In a record that nobody closed: all ranks stand in one number, and not in one call."""
-    for mixed in run.mixed if run.early_end is None else ():
+    from ddpdoctor.analysis.uneven import out_of_batches
+
+    if run.early_end is not None or out_of_batches(run):
+        return  # DD901 and DD304 say what came before
+    for mixed in run.mixed:
         most, *others = mixed.calls
         everyone = [rank for call in mixed.calls for rank in call.ranks]
         clear = 2 * len(most.ranks) > len(everyone)
