@@ -16,6 +16,10 @@ _BY_RANK: Final = re.compile(
     r"(?i)rank|is_(main|master|chief|primary|global_zero|first)|main_process|global_zero|"
     r"local_master|PROCID"
 )
+_ALIKE: Final = re.compile(  # what is the same on all ranks decides nothing between them
+    r"(?i)is_initialized|is_available|is_nccl_available|is_gloo_available|distributed|world_?size|"
+    r"num_?(gpus|ranks|processes)|nprocs?\b"
+)
 _ALL_RANKS: Final = re.compile(r"(?i)num_?ranks|ranks\b|world")  # asks how many there are
 
 
@@ -33,6 +37,8 @@ def _in_block(block: Sequence[ast.AST]) -> Iterator[tuple[Loop, Condition]]:
         if not isinstance(node, ast.If) or _is_main_guard(node):
             continue
         condition = _condition(node)
+        if not condition.by_rank and _ALIKE.search(condition.text):
+            continue
         for inside in (node.body, node.orelse):
             if inside:
                 yield _span(inside[0], inside[-1]), condition

@@ -61,13 +61,13 @@ def _read(file: str) -> _Source:
         return _Source()
     try:
         tree = ast.parse(text)
+        conditions = tuple(conditions_in(tree))
     except (SyntaxError, ValueError, RecursionError):
         return _Source(tuple(text.splitlines()))
     nodes = list(ast.walk(tree))
     loops = tuple(_range(node) for node in nodes if isinstance(node, _LOOPS))
     functions = tuple(_range(node) for node in nodes if isinstance(node, _FUNCTIONS))
     handlers = tuple(_range(node) for node in nodes if isinstance(node, ast.ExceptHandler))
-    conditions = tuple(conditions_in(tree))
     return _Source(tuple(text.splitlines()), loops, functions, handlers, conditions)
 
 

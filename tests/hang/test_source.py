@@ -155,6 +155,16 @@ def test_what_decides_that_a_line_is_reached(
     assert frame.condition is None or frame.condition.by_rank is by_rank
 
 
+@pytest.mark.parametrize(
+    "test", ["not dist.is_initialized()", "world_size == 1", "args.distributed", "num_gpus > 1"]
+)
+def test_what_is_alike_on_all_ranks_decides_nothing(tmp_path: Path, test: str) -> None:
+    path = tmp_path / "helpers.py"
+    path.write_text(f"def synchronize():\n    if {test}:\n        return\n    dist.barrier()\n")
+
+    assert stack(path, ("synchronize", 4)).frames[0].condition is None
+
+
 def test_a_line_of_an_exception_handler(tmp_path: Path) -> None:
     path = tmp_path / "conditions.py"
     path.write_text(CONDITIONS)
@@ -190,3 +200,12 @@ def test_a_line_that_is_reached_sometimes_is_not_behind_the_loop(
     path.write_text(ROUNDS)
 
     assert position(rank(path, ("main", line)), rank(path, ("main", 4))) is place
+
+
+def test_a_test_that_is_nested_too_deeply_costs_the_conditions_only(tmp_path: Path) -> None:
+    path = tmp_path / "deep.py"
+    path.write_text("if " + "-" * 900 + "x:\n    stop()\n" + "if " + "x + " * 3000 + "x:\n  go()\n")
+
+    (frame,) = stack(path, ("<module>", 2)).frames
+
+    assert frame.text == "stop()"
