@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from ddpdoctor.checks import NotEnoughData, hang_check, launch_check, log_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
