@@ -21,7 +21,7 @@ def main() -> None:
     rank = dist.get_rank()
     if rank == 0:
         sys.setrecursionlimit(10_000)
-        descend(5_000)
+        descend(3_000)  # py-spy reads 4,096 at most
     Path(sys.argv[1], f"ready-{rank}").touch()
     dist.all_reduce(torch.zeros(8))
     dist.destroy_process_group()
