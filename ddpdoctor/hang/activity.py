@@ -9,6 +9,8 @@ from typing import Final
 
 from ddpdoctor.hang.snapshot import Frame, Origin, RankProcess, ThreadStack
 
+READ_WAKES: Final = 2  # of a rank that reads from a socket; a single one may be a timeout
+READ_RATE: Final = 2.0  # a second: retries after timeouts are rarer
 LOADER_WAKES: Final = 2  # torch's queue polls every 5 s; a batch that comes wakes it more often
 _WRAPPERS: Final = frozenset({"wrapper", "_fn", "_call_impl", "_wrapped_call_impl", "inner"})
 _COLLECTIVE_FILES: Final = ("torch/distributed/", "torch/nn/parallel/distributed.py")
@@ -17,6 +19,8 @@ _JOINING: Final = frozenset({"init_process_group", "_new_process_group_helper", 
 _LEAVING: Final = frozenset(
     {"destroy_process_group", "_shutdown", "_run_finalizers", "_exit_function"}
 )
+_SOCKET_FILES: Final = ("/socket.py", "/ssl.py")
+_READS: Final = re.compile(r"\.(recv|recv_into|recvfrom|read|readinto|readline)\(")
 _IMPORTLIB: Final = "<frozen importlib"
 _WORK_WAIT: Final = re.compile(r"\.wait\(")  # a method in C++ leaves no frame of its own
 _STORE_CALL: Final = re.compile(r"\.(get|wait|add|set|check|multi_get)\(")  # on a socket
@@ -84,7 +88,18 @@ def moves(rank: RankProcess) -> bool:
         return movement.is_at_work or woke > 0
     if movement.is_at_work or rank.helpers.is_at_work:
         return True
+    if activity is Activity.ELSEWHERE and _reads_from_a_socket(rank):
+        return woke > READ_WAKES and woke > READ_RATE * movement.watched_s
     return activity is Activity.LOADER and woke > LOADER_WAKES
+
+
+def _reads_from_a_socket(rank: RankProcess) -> bool:
+    """Then each wake-up is data that came; /proc counts no bytes that `recv` gets."""
+    thread = rank.main_thread
+    innermost = thread.frames[0] if thread and thread.frames else None
+    if innermost is None:
+        return False
+    return innermost.file.endswith(_SOCKET_FILES) or bool(_READS.search(innermost.text or ""))
 
 
 def _below_script(thread: ThreadStack) -> tuple[Frame, ...]:

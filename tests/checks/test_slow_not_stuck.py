@@ -101,3 +101,21 @@ def test_a_cpu_that_spins_for_a_gpu_is_no_progress_but_a_changing_stack_is() -> 
 
     assert codes(snapshot(spins(0), spins(1), missing)) == ["DD903"]
     assert codes(snapshot(spins(0), spins(1, stack_changed=True), missing)) == ["DD906"]
+
+
+@pytest.mark.parametrize(
+    ("text", "woke", "code"),
+    [
+        ("got = near.recv(65536)", 9, "DD906"),
+        ("got = near.recv(65536)", 1, "DD903"),
+        ("time.sleep(0.1)", 9, "DD903"),
+    ],
+)
+def test_a_download_over_a_slow_line_is_progress_and_polling_is_none(
+    text: str, woke: int, code: str
+) -> None:
+    movement = replace(STILL, main_thread_woke=woke)
+
+    assert codes(snapshot(at(0, user(60, text, "get"), movement=movement), in_backward(1))) == [
+        code
+    ]
