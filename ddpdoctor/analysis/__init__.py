@@ -12,7 +12,11 @@ import pandas as pd
 from ddpdoctor.analysis.arrivals import hot_lines, late_arrivals_of
 from ddpdoctor.analysis.delays import delays_of
 from ddpdoctor.analysis.early_end import early_end, waited_in_vain
+from ddpdoctor.analysis.efficiency import efficiency
 from ddpdoctor.analysis.ending import mixed_collectives, stuck_collectives, unfinished
+from ddpdoctor.analysis.extras import step_calls
+from ddpdoctor.analysis.frontier import frontier
+from ddpdoctor.analysis.gain import gains
 from ddpdoctor.analysis.link import fit_link
 from ddpdoctor.analysis.model import Analysis, LateArrivals, PhaseTimes, RankStats, StepRange
 from ddpdoctor.analysis.named import named_times
@@ -62,7 +66,10 @@ def analyze(run: Run) -> Analysis:
         _recorder_cost(run.ranks),
         named_times(run, tables, counted),
         model_groups(run),
-        mixed_collectives(run, tables),
+        causes_of_waiting(run, tables, by_step, delays, _mean_step_ms(times)),
+        frontier(by_step),
+        efficiency(times),
+        mixed=mixed_collectives(run, tables),
     )
     if judged:
         analysis = _with_calls(analysis)

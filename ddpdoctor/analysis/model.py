@@ -221,6 +221,11 @@ class Analysis:
     cost_ms_per_step: float | None  # what the recorder itself took, mean over ranks; see analyze
     named: tuple[NamedTime, ...]  # largest first
     models: tuple[ModelGroup, ...] = ()
+    waiting: tuple[Waiting, ...] = ()  # each cause once, in the order of what it costs
+    frontier: Frontier | None = None
+    efficiency: Efficiency | None = None
+    gains: Gains = NO_GAINS
+    calls: StepCalls | None = None
     mixed: tuple[MixedCollective, ...] = ()  # one a group at most
 
     @property

@@ -3,7 +3,8 @@
 What it measures
     GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME against the interfaces of each host; the address that
     a host's own name leads to; what MASTER_ADDR leads to, and who listens on its port. Under
-    `ddpdoctor run` the same of each init_process_group that does not come back. In a log: that the
+    `ddpdoctor run` the same of each init_process_group that does not come back. With
+    `--network`, whether the rate is that of a slow card beside a faster one. In a log: that the
     port was taken.
 
 Why it matters
@@ -32,7 +33,16 @@ from ddpdoctor.checks import NotEnoughData, launch_check, log_check, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.hang import describe_log
 from ddpdoctor.hang.joblog import JobLog
-from ddpdoctor.ifnames import GLOO, NCCL, cards, default_problem, meets_on_loopback, problem_of
+from ddpdoctor.ifnames import (
+    GLOO,
+    NCCL,
+    cards,
+    default_problem,
+    faster_card,
+    meets_on_loopback,
+    problem_of,
+    used_by,
+)
 from ddpdoctor.launchfacts import (
     LaunchFacts,
     PortHolder,
