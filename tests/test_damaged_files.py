@@ -16,7 +16,8 @@ from rich.console import Console
 from ddpdoctor.analysis import analyze
 from ddpdoctor.analysis.grid import pooled, step_series
 from ddpdoctor.analysis.headline import headline
-from ddpdoctor.analysis.timeline import build_timeline, call_detail, span_detail
+from ddpdoctor.analysis.details import call_detail, span_detail
+from ddpdoctor.analysis.timeline import build_timeline
 from ddpdoctor.checks import Outcome, run_checks
 from ddpdoctor.dashboards.figures import rank_bars
 from ddpdoctor.dashboards.wire import encode, whole_columns, window_columns
