@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from ddpdoctor.analysis import analyze
-from ddpdoctor.analysis.grid import pooled, step_series
-from ddpdoctor.analysis.headline import headline
 from ddpdoctor.analysis.details import call_detail, span_detail
-from ddpdoctor.analysis.timeline import build_timeline
+from ddpdoctor.analysis.headline import headline
+from ddpdoctor.analysis.tiles import Bins, phase_tile
+from ddpdoctor.analysis.windowed import window_table
 from ddpdoctor.checks import Outcome, run_checks
 from ddpdoctor.dashboards.figures import rank_bars
-from ddpdoctor.dashboards.wire import encode, whole_columns, window_columns
+from ddpdoctor.dashboards.shown import Shown
+from ddpdoctor.dashboards.wire import encode, mark_columns, step_columns, window_columns
 from ddpdoctor.errors import DdpDoctorError
 from ddpdoctor.events import DETAIL_RECORD, Kind
 from ddpdoctor.report import run_report, to_json
@@ -40,10 +41,15 @@ def look_at_all_of_it(folder: Path) -> None:
     render(report, Console(file=io.StringIO(), width=100))
     to_json(report)
     assert [r.reason for r in report.results if r.outcome is Outcome.CRASH] == []
-    timeline = build_timeline(analysis)
-    encode(window_columns(*timeline.window(0, timeline.duration_ms)))
-    if len(timeline.grid.syncs):
-        encode(whole_columns(step_series(timeline.grid), pooled(timeline.grid, 50)))
+    shown = Shown(report)
+    shown.prepare()
+    timeline, rows = shown.timeline, np.arange(len(analysis.run.ranks))
+    spans, calls = timeline.window(0, timeline.duration_ms, rows)
+    encode(window_columns(spans, calls) | mark_columns(timeline.marks))
+    window_table(timeline, 0, timeline.duration_ms, rows)
+    encode(step_columns(shown.series))
+    bins = Bins(0, max(1.0, timeline.duration_ms / 50), 50)
+    phase_tile(timeline, shown.blame, rows, bins)
     span_detail(timeline, 0)
     call_detail(timeline, 0)
     headline(analysis)

@@ -41,6 +41,7 @@ _NS_PER_MS = 1e6
 
 def analyze(run: Run) -> Analysis:
     """All statistics of a run. Works with the ranks and steps that were recorded."""
+    run = replace(run, ranks=tuple(sorted(run.ranks, key=lambda trace: trace.info.rank)))
     tables = build_tables(run)
     steps = _counted_steps(tables.steps)
     counted = _within(tables.steps, steps)

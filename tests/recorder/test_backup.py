@@ -38,6 +38,7 @@ def run(name, script):
         status = 99
     os._exit(status)
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a parent under nohup has it ignored
 children = {}
 for name, script in json.loads(sys.argv[1]).items():
     child = os.fork()
