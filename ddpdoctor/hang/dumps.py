@@ -9,9 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
@@ -136,6 +134,9 @@ def _read_all(paths: list[Path]) -> list[_File]:
     workers = min(os.cpu_count() or 1, MAX_WORKERS)
     if workers == 1 or sum(map(_size, paths)) < WORTH_WORKERS:
         return [_read(path) for path in paths]
+    from concurrent.futures import ProcessPoolExecutor  # they load more than most looks take
+    from multiprocessing import get_context
+
     with ProcessPoolExecutor(workers, get_context("forkserver")) as pool:
         return list(pool.map(_read, paths, chunksize=4))
 

@@ -31,7 +31,6 @@ from ddpdoctor.modelevents import (
     ModelSample,
     NonFinite,
     Summed,
-    Unsynced,
 )
 from ddpdoctor.recorder import _torch_private as private
 from ddpdoctor.recorder import checksums, modellook
@@ -232,7 +231,7 @@ class Models:
             elif (own.sync == own.sync_at_step or own.unreduced) and modellook.has_gradient(
                 own.shape
             ):
-                self._step_without_reduction(own, frame)
+                own.step_without_reduction(lambda: self._sites.site(frame), self._write)
             own.sync_at_step, own.forwards_at_step = own.sync, own.forwards
             own.unreduced = 0
 
@@ -343,25 +342,6 @@ class Models:
         own.tell_search(self._write)
         if runs := own.batches.take():
             self._write(Batches(own.number, runs))
-
-    def _step_without_reduction(self, own: Trained, frame: FrameType | None) -> None:
-        last = own.unsynced
-        step = own.optimizer_steps
-        if last is None:
-            site = self._sites.site(frame)
-            partly = own.sync != own.sync_at_step
-            last = Unsynced(own.number, step, own.sync, 0, 0, step, site, partly=partly)
-        steps = last.steps + 1
-        forwards = last.forwards + own.forwards - own.forwards_at_step
-        own.unsynced = replace(last, steps=steps, forwards=forwards, optimizer_steps=step)
-        if own.schedule.is_due(steps):
-            some = modellook.chosen(own.shape.parameters, steps)
-            own.unsynced = replace(
-                own.unsynced,
-                parameters=modellook.values(some, steps),
-                gradients=modellook.gradients(some, steps),
-            )
-            self._write(own.unsynced)
 
     def _sample_rest(self, own: Trained) -> None:
         """Parameters outside all wrapped models, as the optimizer's step left them."""

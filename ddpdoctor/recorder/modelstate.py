@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from ddpdoctor.events import Site
 from ddpdoctor.modelevents import NonFinite, Unsynced, UnusedSearch
+from ddpdoctor.recorder import modellook
 from ddpdoctor.recorder.batchruns import BatchRuns
 from ddpdoctor.recorder.lossgraph import LossSeen
 from ddpdoctor.recorder.modellook import Schedule, Use
@@ -65,3 +67,23 @@ class Trained:
     def tell_search(self, write: Callable[[UnusedSearch], None]) -> None:
         if self.searches:
             write(UnusedSearch(self.number, self.searches, self.search_ns))
+
+    def step_without_reduction(
+        self, site: Callable[[], Site | None], write: Callable[[Unsynced], None]
+    ) -> None:
+        """The optimizer has used gradients that were not reduced, or not all of them."""
+        step, last = self.optimizer_steps, self.unsynced
+        if last is None:
+            partly = self.sync != self.sync_at_step
+            last = Unsynced(self.number, step, self.sync, 0, 0, step, site(), partly=partly)
+        steps = last.steps + 1
+        forwards = last.forwards + self.forwards - self.forwards_at_step
+        self.unsynced = replace(last, steps=steps, forwards=forwards, optimizer_steps=step)
+        if self.schedule.is_due(steps):
+            some = modellook.chosen(self.shape.parameters, steps)
+            self.unsynced = replace(
+                self.unsynced,
+                parameters=modellook.values(some, steps),
+                gradients=modellook.gradients(some, steps),
+            )
+            write(self.unsynced)
