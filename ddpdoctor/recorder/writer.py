@@ -3,8 +3,8 @@
 A detail record is written once, with its commit word. When the detail is full, only steps
 divisible by 2, then by 4 and so on stay in it; the newest records of the others are in the ring.
 
-What begins is in the file at once, with all that was to be written before. Step rows, DDP's buckets
-and the ends of what took no time to speak of are gathered until then, or until `flush`.
+What begins and what ends is in the file at once. Only DDP's buckets, and the completions of calls,
+are gathered until then, or until `flush`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ RING_RECORDS: Final = 4096
 DETAIL_BYTES: Final = 64 * 1024 * 1024  # default budget of one rank
 STEP_ROWS: Final = 1_250_000
 HEADER_ALIGNMENT: Final = 256  # in the compact copy
-GATHERED_NS: Final = 1_000_000  # so long after a beginning, the end of a span is written at once
 FULL: Final = 0.75  # thinned out beyond this, the next doubling is due at once
 
 StepRow = tuple[int, int, int, int, int, int, int, int]
@@ -73,7 +72,6 @@ class RankFile:
         self._row_filled = 0
         self._ring_serials = [0] * RING_RECORDS
         self._ring_used = 0
-        self._written_ns = 0  # when what began last was
         self._open: dict[int, int] = {}  # serials of unfinished records: where they lie
         self._generation = 0
         self._unwritten = 0
@@ -153,9 +151,8 @@ class RankFile:
                 place = self._into_ring(serial, record)
             if end_ns == 0:
                 self._open[serial] = place
-                if bucket < 0:
-                    tail.flush()
-                    self._written_ns = begin_ns
+            if bucket < 0:
+                tail.flush()
         return serial
 
     def _into_ring(self, serial: int, record: bytes) -> int:
@@ -225,7 +222,7 @@ class RankFile:
             if place is not None and not self.closed:
                 tail = self._newest if place >= self._detail.offset else self._newest_in_ring
                 tail.change(place + events.ISSUED_OFFSET, _TIMES.pack(issued_ns, end_ns))
-                if not issued_ns and end_ns - self._written_ns > GATHERED_NS:
+                if not issued_ns:
                     tail.flush()
 
     def retime(self, serial: int, begin_ns: int, end_ns: int) -> None:
@@ -298,6 +295,7 @@ class RankFile:
             self._join_rows()
         times = [min(value, events.MAX_U32) for value in self._row]
         self._newest_rows.append(STEP_RECORD.pack(*times))
+        self._newest_rows.flush()
         self._rows_used += 1
         self._row, self._row_filled = [], 0
 
