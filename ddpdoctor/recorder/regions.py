@@ -23,9 +23,10 @@ _pwrite.restype = ctypes.c_ssize_t
 
 
 def write_at(fd: int, raw: bytes, offset: int) -> None:
-    """Write all of `raw`. Raises OSError, also where only a part found room."""
-    if _pwrite(fd, raw, len(raw), offset) != len(raw) and os.pwrite(fd, raw, offset) != len(raw):
-        raise OSError(f"wrote less than {len(raw)} bytes at {offset}")
+    """Write all of `raw`. Raises OSError with the system's reason, also where a part found room."""
+    written = max(0, _pwrite(fd, raw, len(raw), offset))
+    while written < len(raw):
+        written += os.pwrite(fd, raw[written:], offset + written)
 
 
 class Region:
