@@ -28,7 +28,7 @@ def test_a_write_that_finds_room_in_part_says_why(tmp_path: Path, little_room: N
     file = tmp_path / "file"
     opened = os.open(file, os.O_RDWR | os.O_CREAT)
     try:
-        with pytest.raises(OSError) as caught:
+        with pytest.raises(OSError, match="too large") as caught:
             write_at(opened, bytes(150), 0)
     finally:
         os.close(opened)
