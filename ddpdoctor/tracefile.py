@@ -127,6 +127,11 @@ class RankTrace:
     evaluated: tuple[Evaluated, ...] = ()
     process: Process | None = None  # device, limits and network; the header has the rest
 
+    @property
+    def came_through(self) -> bool:
+        """Whether the rank came to its end: neither killed, nor ended by an error."""
+        return self.closed and not (self.end is not None and self.end.failed)
+
 
 @dataclass(frozen=True)
 class Run:

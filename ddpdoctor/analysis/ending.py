@@ -58,10 +58,10 @@ def mixed_collectives(run: Run, tables: Tables) -> tuple[MixedCollective, ...]:
     The number is that of the rank which came least far. Others may be ahead: the root of a
     broadcast waits for nobody.
     """
-    still_open = [trace.info.rank for trace in run.ranks if not trace.closed]
+    caught = [trace.info.rank for trace in run.ranks if not trace.came_through]
     calls = tables.collectives[is_matched(tables.collectives["flags"], tables.collectives["group"])]
     found = []
-    for _, of_group in calls[calls["rank"].isin(still_open)].groupby("group"):
+    for _, of_group in calls[calls["rank"].isin(caught)].groupby("group"):
         last = of_group.groupby("rank")["seq"].max()
         seq = int(last.min())
         calls_there = of_group[of_group["seq"] == seq].drop_duplicates("rank")

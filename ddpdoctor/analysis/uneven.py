@@ -146,7 +146,7 @@ def _course(
     run: Analysis,
 ) -> Course:
     alone = _began_alone(loader, run)
-    if all(trace.closed for trace in loader.traces) and not alone:
+    if all(trace.came_through for trace in loader.traces) and not alone:
         return Course.FINE
     following = passes.get(epoch + 1, {})
     if len(following) == len(loader.traces) and _syncs(loader) > step:

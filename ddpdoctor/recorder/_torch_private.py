@@ -156,6 +156,15 @@ def when_complete(result: Any, callback: Callable[[Any], None]) -> Completion:
     return Completion.CALLBACK
 
 
+def succeeded(future: Any) -> bool:
+    """Of a future that is done: whether the collective completed, and did not fail."""
+    try:
+        future.value()
+    except RuntimeError:
+        return False
+    return True
+
+
 def group_key(group: dist.ProcessGroup) -> str:
     """The name under which torch keeps the group: equal on all of its ranks."""
     return str(group.group_name)
@@ -255,6 +264,11 @@ def base_seed(iterator: Any) -> int | None:
 def evens_out(join: Any) -> bool:
     """Whether a `Join` context lets ranks have fewer batches; with `enable=False` it does not."""
     return bool(getattr(join, "_enable", True))
+
+
+def joins(model: Any) -> bool:
+    """Whether the model is, or was last, in a `Join` that lets ranks have fewer batches."""
+    return bool(model._join_config.enable)
 
 
 def saved_number(node: Any, side: str) -> float | None:

@@ -217,10 +217,13 @@ class Collectives:
         self._awaited = None
         return awaited
 
-    def was_awaited(self, awaited: Awaited) -> None:
-        """Its wait is over; of some operations nothing else tells when they complete."""
+    def was_awaited(self, awaited: Awaited, completed: bool) -> None:
+        """Its wait is over; of some operations nothing else tells when they complete.
+
+        One that raised, as at its timeout, has not completed.
+        """
         if awaited.issued.only_waiting_tells:
-            self._completed(awaited.issued, _now())
+            self._over(awaited.issued, _now(), completed)
 
     def _failed(
         self, issued: _Issued | None, signature: Signature, arguments: tuple[Any, ...]
@@ -242,9 +245,9 @@ class Collectives:
             self._after_on_device(issued, result)
             return
 
-        def completed(_future: object) -> None:
+        def completed(future: Any) -> None:
             now = time.monotonic_ns()
-            self._guard.run(self._completed, issued, now)
+            self._guard.run(self._over, issued, now, private.succeeded(future))
             self._pending.called_back(issued.serial)  # also when recording has gone off
 
         completion = None
@@ -255,7 +258,7 @@ class Collectives:
             if completion is not private.Completion.CALLBACK:
                 self._pending.remove(issued.serial)
         if completion is private.Completion.DONE:
-            self._completed(issued, time.monotonic_ns())
+            self._over(issued, time.monotonic_ns(), True)
         elif completion is private.Completion.UNKNOWN:
             if self._awaited is not None and self._awaited.issued is issued:
                 issued.only_waiting_tells = True
@@ -277,10 +280,10 @@ class Collectives:
         if completion is not private.Completion.CALLBACK:
             self._file.finish(issued.serial, 0, issued.issued_ns)
 
-    def _completed(self, issued: _Issued, now: int) -> None:
+    def _over(self, issued: _Issued, now: int, completed: bool) -> None:
         if issued.blocking is not None:
             issued.blocking.end_ns = now
-        self._file.finish(issued.serial, now, issued.issued_ns)
+        self._file.finish(issued.serial, now if completed else 0, issued.issued_ns)
 
     def _blocks(
         self, signature: Signature, arguments: tuple[Any, ...], caller: FrameType | None

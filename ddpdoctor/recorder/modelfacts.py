@@ -100,6 +100,7 @@ class Models:
         if own is None or not model.training:
             return
         self._settle(own)
+        own.joined = own.joined or private.joins(model)
         own.forwards += 1
         self.awaits_backward = True
         tensor = first_tensor(inputs, kwargs)
@@ -185,7 +186,7 @@ class Models:
             own.samples = own.elements = 0
             own.forwards_at_sync, own.output = own.forwards, None
             return
-        due = own.schedule.is_due(own.sync)
+        due = own.schedule.is_due(own.sync) and not own.joined
         bad = None
         if due:
             bad = own.schedule.timed(own.sync, partial(self._sample, own, model))

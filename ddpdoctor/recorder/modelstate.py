@@ -42,6 +42,7 @@ class Trained:
     unreduced: int = 0  # backwards since the last reduction that did not reduce
     accumulated: bool = False  # the running backward adds to gradients that no step has used
     late_no_sync: int = 0  # backwards in no_sync that reduced, since their forward was not in it
+    joined: bool = False  # was within `Join`, so that ranks may count unlike from then on
     nested: int = 0  # backwards within the running one
     loss: LossSeen | None = None  # of the running backward
     gradient_looks: int = 0

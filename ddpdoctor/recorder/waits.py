@@ -38,10 +38,14 @@ class Waits:
         def wait(*arguments: Any, **named: Any) -> Any:
             waited = guard.run(begins)
             try:
-                return original(*arguments, **named)
-            finally:
+                result = original(*arguments, **named)
+            except BaseException:
                 if waited is not None:
-                    guard.run(ends, waited)
+                    guard.run(ends, waited, False)
+                raise
+            if waited is not None:
+                guard.run(ends, waited, True)
+            return result
 
         return wait
 
@@ -57,8 +61,8 @@ class Waits:
             return None
         return self._phases.begin(Phase.BLOCKED, self._sites.here(caller), kind=Kind.WAIT)
 
-    def _ends(self, waited: Awaited | int) -> None:
+    def _ends(self, waited: Awaited | int, completed: bool) -> None:
         if isinstance(waited, int):
             self._phases.end(waited)
         else:
-            self._collectives.was_awaited(waited)
+            self._collectives.was_awaited(waited, completed)

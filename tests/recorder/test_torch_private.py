@@ -327,6 +327,24 @@ def test_a_join_context_says_whether_it_evens_out(group, enable: bool) -> None:
     assert private.evens_out(model.join(enable=enable)) is enable
 
 
+def test_a_model_tells_whether_it_runs_within_join(group) -> None:
+    model = DistributedDataParallel(nn.Linear(2, 2))
+
+    with model.join(enable=False):
+        assert not private.joins(model)
+    with model.join():
+        assert private.joins(model)
+
+
+def test_a_collective_that_failed_is_told_from_one_that_completed() -> None:
+    done, failed = torch.futures.Future(), torch.futures.Future()
+    done.set_result([])
+    failed.set_exception(RuntimeError("Timed out"))
+
+    assert private.succeeded(done)
+    assert not private.succeeded(failed)
+
+
 def test_numbers_in_a_graph_are_read_as_they_lie_there() -> None:
     x = torch.randn(8, 4, requires_grad=True)
     product, quotient = x.mean() * 3, x.mean() / torch.tensor(4.0)
