@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from ddpdoctor.checks import Outcome
-from ddpdoctor.events import Kind, Op
+from ddpdoctor.events import End, EndKind, Kind, Op, Phase
 from ddpdoctor.findings import Confidence
 from ddpdoctor.tracefile import RankTrace, Run
 from tests import dump_builders as dumps
-from tests.builders import StepTimes, result_of, simulate, with_ranks
+from tests.builders import START_NS, StepTimes, result_of, simulate, with_ranks
 from tests.hang_builders import (
     ALL_REDUCE,
     BARRIER,
@@ -170,6 +170,20 @@ def test_a_record_that_ends_in_different_calls() -> None:
     assert (finding.culprits, finding.victims) == ((1,), (0, 2))
     assert "rank 1 barrier" in finding.message
     assert "ranks 0 and 2 all_reduce" in finding.message
+
+
+def test_ranks_that_gave_up_after_the_timeout_closed_their_records_all_the_same() -> None:
+    """As in a checkpoint with a barrier that only rank 0 comes to."""
+    run = stands_in(simulate(lambda r, s: StepTimes(), 2), {0: Op.BARRIER}, closed=True)
+    error = "Timed out waiting 8000ms for recv operation to complete"
+    end = End(EndKind.EXCEPTION, START_NS, 9, Phase.BLOCKED, "RuntimeError", error)
+
+    (finding,) = result_of("DD904", with_ranks(run, lambda t: replace(t, end=end))).findings
+
+    assert finding.culprits == ()  # one against one
+    assert "rank 0 barrier" in finding.message
+    assert "rank 1 all_reduce" in finding.message
+    assert result_of("DD904", run).outcome is Outcome.CLEAN  # an end without an error
 
 
 def test_the_root_of_a_broadcast_that_others_do_not_make_may_be_ahead() -> None:
