@@ -224,8 +224,13 @@ def _mend(early: EarlyEnd) -> str:
         return (
             f"Mend this error on {rank_list(early.culprits)}; it came first.{others}{_files(early)}"
         )
-    number = signal.SIGKILL if early.cause == "silence" else None
-    return _fix(DeadRank(early.culprits[0], signal=number))
+    if early.cause == "silence":
+        return (
+            f"{_fix(DeadRank(early.culprits[0], signal=signal.SIGKILL))} That is where the "
+            "launcher tells the exit code -9; at -6 or -11 native code aborted or crashed: read "
+            "what the rank wrote last (gloo aborts where ranks make different calls)."
+        )
+    return _fix(DeadRank(early.culprits[0]))
 
 
 def _files(early: EarlyEnd) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -35,6 +35,7 @@ from ddpdoctor.hang.source import SourceReader
 
 SECOND_LOOK_S: Final = 0.3
 WATCH_S: Final = 1.5
+_MOST_LAUNCHERS: Final = 3  # above torchrun: `ddpdoctor run`, a script around it
 _MOST_NATIVE: Final = 2  # ranks whose C functions are read: one is the cause
 _CALL_TIMEOUT_S: Final = 3.0  # of one py-spy; it takes 15 ms
 
@@ -58,7 +59,9 @@ def take_snapshots(
     """The jobs on this host, or the one of this process; not those that end meanwhile."""
     began = time.monotonic()
     processes = processes or Processes()
-    jobs = [job for job in find_jobs(processes, leave_out=[os.getpid()]) if _wanted(job, pid)]
+    jobs = [
+        job for job in find_jobs(processes, leave_out=[os.getpid()]) if _wanted(job, pid, processes)
+    ]
     looking = _Looking(processes, began + timeout_s)
     jobs = looking.first(jobs)
     looking.again(jobs, SECOND_LOOK_S)
@@ -71,8 +74,23 @@ def take_snapshots(
     return found + waiting_launchers(processes, watch_s, with_ranks, pid, left_s)
 
 
-def _wanted(job: JobMembers, pid: int | None) -> bool:
-    return pid is None or any(pid in (member.pid, member.parent) for member in job.members)
+def _wanted(job: JobMembers, pid: int | None, processes: Processes) -> bool:
+    """Whether it is a rank of the job, or above one: torchrun, or what has started that."""
+    if pid is None:
+        return True
+    parents = {member.parent for member in job.members}
+    above = (over for parent in parents for over in _launchers(parent, processes))
+    return pid in {member.pid for member in job.members} or pid in parents or pid in above
+
+
+def _launchers(parent: int, processes: Processes) -> Iterator[int]:
+    """What has started a parent of ranks, and what has started that."""
+    for _ in range(_MOST_LAUNCHERS):
+        stat = processes.stat(parent)
+        if stat is None or stat.parent <= 1:
+            return
+        parent = stat.parent
+        yield parent
 
 
 class _Looking:

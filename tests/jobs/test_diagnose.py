@@ -320,6 +320,10 @@ def test_the_text_says_the_verdict_first_and_with_v_the_stacks(start: Start) -> 
     done = diagnose("--pid", str(job.rank(2)), "-v")
 
     assert done.status == 1
+    launcher = Processes().stat(job.launcher)
+    assert launcher is not None
+    started_by = diagnose("--pid", str(launcher.parent))  # as `ddpdoctor run` would be
+    assert started_by.out.splitlines()[0] == done.out.splitlines()[0]
     first, *rest = done.out.splitlines()
     assert first.startswith("Rank 0 is at hang_rank0_evaluates.py:")
     text = "\n".join(rest)
