@@ -24,7 +24,7 @@ PARTS = {
     "phases": (Phases, "begin_forward"),
     "backward": (TrainingHooks, "_backward_begins"),
     "optimizer": (TrainingHooks, "_end_optimizer"),
-    "completion": (Collectives, "_completed"),
+    "completion": (Collectives, "_over"),
     "sentinel": (StallWatch, "look"),
 }
 
