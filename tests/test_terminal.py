@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from ddpdoctor import cli
+from ddpdoctor import output
 from ddpdoctor.checks import Check, CheckResult, Outcome, run_check
 from ddpdoctor.diagnose import Diagnosis, judge
 from ddpdoctor.diagnose_text import render
@@ -101,10 +101,10 @@ INFO = replace(FINDING, severity=Severity.INFO)
 @pytest.mark.parametrize(
     ("findings", "fail_on", "status"),
     [
-        ((FINDING,), "warning", cli.FINDINGS),  # a finding decides
-        ((FINDING,), "error", cli.INTERNAL_ERROR),
-        ((INFO,), "warning", cli.INTERNAL_ERROR),
-        ((), "never", cli.INTERNAL_ERROR),
+        ((FINDING,), "warning", output.FINDINGS),  # a finding decides
+        ((FINDING,), "error", output.INTERNAL_ERROR),
+        ((INFO,), "warning", output.INTERNAL_ERROR),
+        ((), "never", output.INTERNAL_ERROR),
     ],
 )
 def test_a_crashed_check_is_no_clean_run(
@@ -113,21 +113,23 @@ def test_a_crashed_check_is_no_clean_run(
     looked = CheckResult("DD998", "looked", Outcome.FINDINGS if findings else Outcome.CLEAN)
     report = Report("run", "r", (crashing("DD999"), replace(looked, findings=findings)))
 
-    assert cli._status(report, fail_on) == status
+    assert output.status_of(report, fail_on) == status
 
     said_so = capsys.readouterr().err
-    assert ("check DD999 broken crashed" in said_so) == (status == cli.INTERNAL_ERROR)
+    assert ("check DD999 broken crashed" in said_so) == (status == output.INTERNAL_ERROR)
     assert "\x1b" not in said_so
 
 
-@pytest.mark.parametrize(("code", "status"), [("DD101", cli.CLEAN), ("DD404", cli.NO_VERDICT)])
+@pytest.mark.parametrize(
+    ("code", "status"), [("DD101", output.CLEAN), ("DD404", output.NO_VERDICT)]
+)
 def test_a_launch_check_alone_is_no_verdict(code: str, status: int) -> None:
     results = (
         CheckResult(code, "a", Outcome.CLEAN),
         CheckResult("DD301", "b", Outcome.SKIPPED, reason="few steps"),
     )
 
-    assert cli._status(Report("run", "r", results), "warning") == status
+    assert output.status_of(Report("run", "r", results), "warning") == status
 
 
 def test_lines_in_a_pipe_have_no_trailing_spaces() -> None:
