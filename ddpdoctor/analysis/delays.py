@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpdoctor.analysis.model import StepRange
+from ddpdoctor.analysis.spent import rows_of, spent_until
 from ddpdoctor.analysis.stepwise import LOCAL_PHASES, Stepwise, over_others, stepwise
 from ddpdoctor.events import Phase
 from ddpdoctor.matching import is_matched
@@ -153,7 +154,7 @@ def _arrivals(tables: Tables, steps: Stepwise) -> Arrivals:
 
 def _index_of_step(tables: Tables, steps: Stepwise, numbers: Ints) -> Ints:
     """Place among the counted steps of these step numbers of the first rank; -1 for others."""
-    own = tables.steps[tables.steps["rank"] == steps.ranks[0]].drop_duplicates("step")
+    own = rows_of(tables.steps, int(steps.ranks[0])).drop_duplicates("step")
     sync = own.set_index("step")["sync"].reindex(numbers).fillna(-1).to_numpy(np.int64)
     if not len(steps.syncs):
         return np.full(len(numbers), -1)
@@ -176,25 +177,25 @@ def _own_times(tables: Tables, rank: int, together: Ints, arrival: Ints) -> Floa
     """Nanoseconds in each local phase from the last sync point to the arrival; (phases, steps)."""
     begin, end, phase = _segments(tables, rank)
     rows = [
-        _spent_until(begin, end, phase == wanted, arrival)
-        - _spent_until(begin, end, phase == wanted, together)
+        spent_until(begin, end, phase == wanted, arrival)
+        - spent_until(begin, end, phase == wanted, together)
         for wanted in LOCAL_PHASES
     ]
     return np.array(rows, np.float64)
 
 
 def _pauses(tables: Tables, rank: int, together: Ints, arrival: Ints) -> Floats:
-    own = tables.pauses[tables.pauses["rank"] == rank]
+    own = rows_of(tables.pauses, rank)
     begin, end = own["begin_ns"].to_numpy(np.int64), own["end_ns"].to_numpy(np.int64)
     if not len(begin):
         return np.zeros(len(arrival))
     every = np.ones(len(begin), np.bool_)
-    until = _spent_until(begin, end, every, arrival) - _spent_until(begin, end, every, together)
+    until = spent_until(begin, end, every, arrival) - spent_until(begin, end, every, together)
     return until.astype(np.float64)
 
 
 def _segments(tables: Tables, rank: int) -> tuple[Ints, Ints, Ints]:
-    own = tables.segments[tables.segments["rank"] == rank]
+    own = rows_of(tables.segments, rank)
     begin, end = own["begin_ns"].to_numpy(np.int64), own["end_ns"].to_numpy(np.int64)
     return begin, end, own["phase"].to_numpy(np.int64)
 
@@ -206,7 +207,7 @@ def _together_before(tables: Tables, rank: int, syncs: Ints) -> Ints:
     """
     _, end, phase = _segments(tables, rank)
     sync_points = end[phase == Phase.TRANSFER]
-    own = tables.steps[tables.steps["rank"] == rank].drop_duplicates("sync")
+    own = rows_of(tables.steps, rank).drop_duplicates("sync")
     follows = own["begin_ns"].to_numpy(np.int64)[1:] == own["end_ns"].to_numpy(np.int64)[:-1]
     own = own.assign(follows=np.concatenate([[False], follows])[: len(own)]).set_index("sync")
     begins = own["begin_ns"].reindex(syncs).to_numpy(np.int64)
@@ -215,14 +216,3 @@ def _together_before(tables: Tables, rank: int, syncs: Ints) -> Ints:
     index = np.searchsorted(sync_points, begins, "right") - 1
     is_near = own["follows"].reindex(syncs).to_numpy(np.bool_) & (index >= 0)
     return np.where(is_near, sync_points[np.maximum(index, 0)], begins)
-
-
-def _spent_until(begin: Ints, end: Ints, inside: Bools, times: Ints) -> Ints:
-    """Time in the marked stretches up to each moment; the stretches do not overlap."""
-    length = np.where(inside, end - begin, 0)
-    before = np.concatenate([[0], np.cumsum(length)])
-    found = np.searchsorted(begin, times, "right") - 1
-    index = np.clip(found, 0, len(begin) - 1)
-    partial = np.clip(times - begin[index], 0, end[index] - begin[index])
-    spent = before[index] + np.where(inside[index], partial, 0)
-    return np.where(found >= 0, spent, 0)

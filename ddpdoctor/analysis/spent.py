@@ -12,7 +12,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def spent_until(begin: Ints, end: Ints, inside: npt.NDArray[np.bool_], times: Ints) -> Ints:
-    """Nanoseconds in the marked segments up to each moment; the segments tile time."""
+    """Nanoseconds in the marked segments up to each moment; the segments do not overlap."""
     length = np.where(inside, end - begin, 0)
     before = np.concatenate([[0], np.cumsum(length)])
     index = np.clip(np.searchsorted(begin, times, "right") - 1, 0, len(begin) - 1)
