@@ -15,7 +15,7 @@ from ddpdoctor.analysis.waitmodel import (
     WaitKind,
 )
 from ddpdoctor.events import Phase
-from ddpdoctor.findings import Confidence, Evidence, Location, Severity
+from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
 
 STEP_SHARE_WARNING: Final = 0.05  # a smaller gain would drown in step-to-step noise
 STEP_SHARE_ERROR: Final = 0.20
@@ -61,6 +61,33 @@ _UNCONFIRMED: Final = (
 
 def found(run: Analysis, *kinds: WaitKind) -> Iterator[Waiting]:
     return (waiting for waiting in run.waiting if waiting.kind in kinds)
+
+
+def finding_on(  # noqa: PLR0913  one value per field of the finding
+    run: Analysis,
+    waiting: Waiting,
+    *,
+    severity: Severity,
+    confidence: Confidence,
+    message: str,
+    fix: str,
+    evidence: tuple[Evidence, ...],
+    where: tuple[Location, ...] = (),
+) -> Finding:
+    """With whom and what it concerns, and what it costs."""
+    return Finding(
+        severity=severity,
+        confidence=confidence,
+        message=message,
+        fix=fix,
+        culprits=waiting.ranks,
+        victims=others(run, waiting),
+        hosts=hosts_of(run, waiting),
+        steps=steps_of(run, waiting),
+        evidence=evidence,
+        lost_s=lost_s(run, waiting),
+        where=where,
+    )
 
 
 def place_of(phase: Phase) -> str:

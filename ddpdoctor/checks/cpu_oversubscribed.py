@@ -32,13 +32,10 @@ from ddpdoctor.checks import NotEnoughData, trace_check
 from ddpdoctor.events import RankInfo
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.waitwording import (
+    finding_on,
     found,
     gain_said,
-    hosts_of,
-    lost_s,
-    others,
     share_evidence,
-    steps_of,
 )
 from ddpdoctor.wording import percent, rank_list
 
@@ -59,7 +56,9 @@ def cpu_oversubscribed(run: Analysis) -> Iterator[Finding]:
 def _finding(run: Analysis, waiting: Waiting, held: Held) -> Finding:
     who = rank_list(waiting.ranks) if waiting.ranks else "every rank"
     own = held.own_doing or bool(held.shares_cpus)
-    return Finding(
+    return finding_on(
+        run,
+        waiting,
         severity=_severity(waiting, own=own),
         confidence=Confidence.LIKELY if own else Confidence.POSSIBLE,
         message=(
@@ -68,12 +67,7 @@ def _finding(run: Analysis, waiting: Waiting, held: Held) -> Finding:
             f"({percent(waiting.share)}); {_why(run, held)}"
         ),
         fix=_fix(run, waiting, held),
-        culprits=waiting.ranks,
-        victims=others(run, waiting),
-        hosts=hosts_of(run, waiting),
-        steps=steps_of(run, waiting),
         evidence=tuple(_evidence(run, waiting, held)),
-        lost_s=lost_s(run, waiting),
     )
 
 

@@ -29,13 +29,10 @@ from ddpdoctor.checks import NotEnoughData, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding
 from ddpdoctor.waitwording import (
     by_share,
+    finding_on,
     found,
     gain_said,
-    hosts_of,
-    lost_s,
-    others,
     share_evidence,
-    steps_of,
 )
 from ddpdoctor.wording import percent, rank_list
 
@@ -53,7 +50,9 @@ def cpu_throttled(run: Analysis) -> Iterator[Finding]:
 
 def _finding(run: Analysis, waiting: Waiting, held: Held) -> Finding:
     who = rank_list(waiting.ranks) if waiting.ranks else "every rank"
-    return Finding(
+    return finding_on(
+        run,
+        waiting,
         severity=by_share(waiting),
         confidence=Confidence.CERTAIN,
         message=(
@@ -62,12 +61,7 @@ def _finding(run: Analysis, waiting: Waiting, held: Held) -> Finding:
             f"({percent(waiting.share)})"
         ),
         fix=_fix(waiting),
-        culprits=waiting.ranks,
-        victims=others(run, waiting),
-        hosts=hosts_of(run, waiting),
-        steps=steps_of(run, waiting),
         evidence=tuple(_evidence(run, waiting, held)),
-        lost_s=lost_s(run, waiting),
     )
 
 

@@ -37,14 +37,11 @@ from ddpdoctor.waitwording import (
     by_share,
     confidence_of,
     differences,
+    finding_on,
     found,
     gain_said,
-    hosts_of,
     lines_seen,
-    lost_s,
-    others,
     share_evidence,
-    steps_of,
 )
 
 RISES_STEADILY: Final = 0.8  # of Kendall's tau: a machine that is disturbed goes up and down
@@ -62,17 +59,14 @@ def drift(run: Analysis) -> Iterator[Finding]:
 
 def _finding(run: Analysis, waiting: Waiting, lateness: Lateness, rise: Rise) -> Finding:
     is_hint = not waiting.ranks and _may_be_the_machine(run, waiting, rise)
-    return Finding(
+    return finding_on(
+        run,
+        waiting,
         severity=Severity.INFO if is_hint else by_share(waiting),
         confidence=_confidence(waiting, lateness, is_hint=is_hint),
         message=_message(waiting, rise),
         fix=_fix(waiting, lateness),
-        culprits=waiting.ranks,
-        victims=others(run, waiting),
-        hosts=hosts_of(run, waiting),
-        steps=steps_of(run, waiting),
         evidence=tuple(_evidence(waiting, lateness, rise)),
-        lost_s=lost_s(run, waiting),
         where=lines_seen(lateness) if waiting.term is not None else (),
     )
 

@@ -29,13 +29,10 @@ from ddpdoctor.checks import NotEnoughData, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding
 from ddpdoctor.waitwording import (
     by_share,
+    finding_on,
     found,
     gain_said,
-    hosts_of,
-    lost_s,
-    others,
     share_evidence,
-    steps_of,
 )
 from ddpdoctor.wording import rank_list
 
@@ -54,7 +51,9 @@ def gc_pauses(run: Analysis) -> Iterator[Finding]:
 def _finding(run: Analysis, waiting: Waiting, held: Held) -> Finding:
     who = rank_list(waiting.ranks) if waiting.ranks else "every rank"
     grows = ", and the pauses become longer" if held.grows else ""
-    return Finding(
+    return finding_on(
+        run,
+        waiting,
         severity=by_share(waiting),
         confidence=Confidence.CERTAIN,
         message=(
@@ -63,12 +62,7 @@ def _finding(run: Analysis, waiting: Waiting, held: Held) -> Finding:
             f"{waiting.step_ms:.1f} ms a step{grows}"
         ),
         fix=_fix(waiting, held),
-        culprits=waiting.ranks,
-        victims=others(run, waiting),
-        hosts=hosts_of(run, waiting),
-        steps=steps_of(run, waiting),
         evidence=tuple(_evidence(waiting, held)),
-        lost_s=lost_s(run, waiting),
     )
 
 

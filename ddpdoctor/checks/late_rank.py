@@ -40,19 +40,16 @@ from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.waitwording import (
     confidence_of,
     differences,
+    finding_on,
     fix_of_phase,
     found,
     gain_said,
     host_of,
-    hosts_of,
     lines_seen,
-    lost_s,
     origin_evidence,
     origin_said,
-    others,
     severity_of,
     share_evidence,
-    steps_of,
 )
 from ddpdoctor.wording import percent
 
@@ -112,7 +109,9 @@ def _finding(run: Analysis, waiting: Waiting, lateness: Lateness) -> Finding:
     (rank,) = waiting.ranks
     at_times = waiting.kind is WaitKind.NOW_AND_THEN
     place = _place(run, waiting, lateness)
-    return Finding(
+    return finding_on(
+        run,
+        waiting,
         severity=Severity.INFO if at_times else severity_of(waiting),
         confidence=_confidence(run, waiting, lateness),
         message=(
@@ -121,12 +120,7 @@ def _finding(run: Analysis, waiting: Waiting, lateness: Lateness) -> Finding:
             f"it; {origin_said(lateness)}{', ' + place.said() if place else ''}"
         ),
         fix=_fix(run, waiting, lateness),
-        culprits=waiting.ranks,
-        victims=others(run, waiting),
-        hosts=hosts_of(run, waiting),
-        steps=steps_of(run, waiting),
         evidence=tuple(_evidence(run, waiting, lateness, place)),
-        lost_s=lost_s(run, waiting),
         where=lines_seen(lateness),
     )
 

@@ -32,17 +32,14 @@ from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.waitwording import (
     confidence_of,
     differences,
+    finding_on,
     found,
     gain_said,
-    hosts_of,
     lines_seen,
-    lost_s,
     origin_evidence,
-    others,
     place_of,
     severity_of,
     share_evidence,
-    steps_of,
 )
 
 OF_ALL_WARNING: Final = 0.10  # below, what all ranks do at times is mostly meant
@@ -67,7 +64,9 @@ def _finding(run: Analysis, waiting: Waiting, lateness: Lateness, period: Period
     who = f"rank {waiting.ranks[0]}" if waiting.ranks else "all ranks"
     is_named = lateness.origin in (Origin.SEEN, Origin.NAMED)
     where = f", in {place_of(lateness.excesses[0].phase)}" if is_named else ""
-    return Finding(
+    return finding_on(
+        run,
+        waiting,
         severity=_severity(waiting),
         confidence=confidence_of(lateness),
         message=(
@@ -76,12 +75,7 @@ def _finding(run: Analysis, waiting: Waiting, lateness: Lateness, period: Period
             f"{waiting.lost_ms:.1f} ms of {waiting.step_ms:.1f} ms a step"
         ),
         fix=_fix(waiting, lateness, period, is_named=is_named),
-        culprits=waiting.ranks,
-        victims=others(run, waiting),
-        hosts=hosts_of(run, waiting),
-        steps=steps_of(run, waiting),
         evidence=tuple(_evidence(waiting, lateness, period)),
-        lost_s=lost_s(run, waiting),
         where=lines_seen(lateness),
     )
 

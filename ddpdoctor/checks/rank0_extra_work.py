@@ -31,16 +31,13 @@ from ddpdoctor.checks.periodic_stall import interval_said
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.waitwording import (
     confidence_of,
+    finding_on,
     found,
     gain_said,
-    hosts_of,
     lines_seen,
-    lost_s,
     origin_evidence,
-    others,
     severity_of,
     share_evidence,
-    steps_of,
 )
 from ddpdoctor.wording import percent
 
@@ -54,7 +51,9 @@ def rank0_extra_work(run: Analysis) -> Iterator[Finding]:
 
 
 def _finding(run: Analysis, waiting: Waiting, lateness: Lateness) -> Finding:
-    return Finding(
+    return finding_on(
+        run,
+        waiting,
         severity=Severity.INFO if waiting.events == 1 else severity_of(waiting),
         confidence=confidence_of(lateness),
         message=(
@@ -63,12 +62,7 @@ def _finding(run: Analysis, waiting: Waiting, lateness: Lateness) -> Finding:
             f"{waiting.step_ms:.1f} ms a step for it"
         ),
         fix=_fix(waiting, lateness),
-        culprits=waiting.ranks,
-        victims=others(run, waiting),
-        hosts=hosts_of(run, waiting),
-        steps=steps_of(run, waiting),
         evidence=tuple(_evidence(waiting, lateness)),
-        lost_s=lost_s(run, waiting),
         where=lines_seen(lateness),
     )
 

@@ -32,16 +32,13 @@ from ddpdoctor.findings import Confidence, Evidence, Finding
 from ddpdoctor.waitwording import (
     by_share,
     differences,
+    finding_on,
     found,
     gain_said,
     host_of,
-    hosts_of,
     lines_seen,
-    lost_s,
     origin_evidence,
-    others,
     share_evidence,
-    steps_of,
 )
 from ddpdoctor.wording import percent, rank_list
 
@@ -59,7 +56,9 @@ def slow_host(run: Analysis) -> Iterator[Finding]:
 def _finding(run: Analysis, waiting: Waiting, lateness: Lateness) -> Finding:
     host = host_of(run, waiting.ranks[0])
     explained = lateness.origin is not Origin.UNKNOWN and run.has_all_ranks
-    return Finding(
+    return finding_on(
+        run,
+        waiting,
         severity=by_share(waiting),
         confidence=Confidence.LIKELY if explained else Confidence.POSSIBLE,
         message=(
@@ -68,12 +67,7 @@ def _finding(run: Analysis, waiting: Waiting, lateness: Lateness) -> Finding:
             f"{waiting.lost_ms:.1f} ms of {waiting.step_ms:.1f} ms a step for them"
         ),
         fix=_fix(host, waiting, lateness),
-        culprits=waiting.ranks,
-        victims=others(run, waiting),
-        hosts=hosts_of(run, waiting),
-        steps=steps_of(run, waiting),
         evidence=tuple(_evidence(waiting, lateness)),
-        lost_s=lost_s(run, waiting),
         where=lines_seen(lateness),
     )
 
