@@ -56,13 +56,12 @@ def line_of_factor(files: Iterable[str]) -> Site | None:
 def _in_scope(tree: ast.AST, scope: str) -> tuple[int, str] | None:
     """Line and function."""
     for child in ast.iter_child_nodes(tree):
-        named = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
         if isinstance(child, _SIMPLE) and _multiplies(child):
             return child.lineno, scope
         inside = scope
         if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             inside = child.name if scope == "<module>" else f"{scope}.{child.name}"
-        if named or not isinstance(child, ast.expr):
+        if not isinstance(child, ast.expr):
             found = _in_scope(child, inside)
             if found is not None:
                 return found

@@ -36,16 +36,14 @@ class Waits:
         guard, begins, ends = self._guard, self._begins, self._ends
 
         def wait(*arguments: Any, **named: Any) -> Any:
-            waited = guard.run(begins)
+            waited, completed = guard.run(begins), False
             try:
                 result = original(*arguments, **named)
-            except BaseException:
+                completed = True
+                return result
+            finally:
                 if waited is not None:
-                    guard.run(ends, waited, False)
-                raise
-            if waited is not None:
-                guard.run(ends, waited, True)
-            return result
+                    guard.run(ends, waited, completed)
 
         return wait
 

@@ -220,7 +220,7 @@ class RankFile:
         with self._lock:
             place = self._open.pop(serial, None)
             if place is not None and not self.closed:
-                tail = self._newest if place >= self._detail.offset else self._newest_in_ring
+                tail = self._tail_of(place)
                 tail.change(place + events.ISSUED_OFFSET, _TIMES.pack(issued_ns, end_ns))
                 if not issued_ns:
                     tail.flush()
@@ -230,11 +230,12 @@ class RankFile:
         with self._lock:
             place = self._open.pop(serial, None)
             if place is not None and not self.closed:
-                self._change(place + events.BEGIN_OFFSET, _ALL_TIMES.pack(begin_ns, 0, end_ns))
+                self._tail_of(place).change(
+                    place + events.BEGIN_OFFSET, _ALL_TIMES.pack(begin_ns, 0, end_ns)
+                )
 
-    def _change(self, place: int, raw: bytes) -> None:
-        tail = self._newest if place >= self._detail.offset else self._newest_in_ring
-        tail.change(place, raw)
+    def _tail_of(self, place: int) -> Tail:
+        return self._newest if place >= self._detail.offset else self._newest_in_ring
 
     def flush(self) -> None:
         """Write all that was gathered. From any thread."""
@@ -263,7 +264,7 @@ class RankFile:
             place = self._find(serial)
             if place is not None:
                 now = os.pread(self._fd, 1, place + events.FLAGS_OFFSET)[0] | flags
-                self._change(place + events.FLAGS_OFFSET, bytes([now]))
+                self._tail_of(place).change(place + events.FLAGS_OFFSET, bytes([now]))
 
     def _find(self, serial: int) -> int | None:
         """Where a record lies; the serial numbers of the detail ascend."""
