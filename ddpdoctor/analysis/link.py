@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -9,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ddpdoctor.analysis.model import LinkFit, StepRange
-from ddpdoctor.analysis.replay import AT_ONCE
+from ddpdoctor.analysis.replay import AT_ONCE, Link, transfers
 from ddpdoctor.analysis.spent import rows_of
 from ddpdoctor.baseline import NetworkBaseline
 from ddpdoctor.events import Flag, Op
@@ -19,6 +21,9 @@ SMALL_BYTES: Final = 64 * 1024  # a message up to here is latency, not bandwidth
 TINY_BYTES: Final = 8 * 1024  # latency on any link: at 100 Mbit/s the bytes take 0.7 ms
 SIZES_APART: Final = 4  # largest to smallest message from which an intercept can be read
 _MOST_POINTS: Final = 150  # of a Theil-Sen fit, which compares all pairs
+_MOST_STEPS: Final = 64  # replayed for the rate
+_MOST_LATENCY: Final = 100.0  # busy over bytes at the rate: beyond, latency is all there is
+_RATE_ERROR: Final = 0.001  # relative: where the search for the rate ends
 _NS_PER_MS: Final = 1e6
 Floats = npt.NDArray[np.float64]
 
@@ -39,34 +44,77 @@ def fit_link(
     at_once = AT_ONCE.get(backend, 1)
     per_step = _with_busy(per_step)
     tiny = per_step["nbytes"] <= TINY_BYTES
-    per_step = per_step.assign(
-        tiny=per_step["covered"].where(tiny, 0), large=~tiny, opens=per_step["opens"] & ~tiny
-    )
+    per_step = per_step.assign(tiny=per_step["covered"].where(tiny, 0))
     counts = per_step.groupby("sync_of_step").agg(
         collectives=("seq", "size"), nbytes=("nbytes", "sum"), busy=("covered", "sum"),
-        periods=("opens", "sum"), tiny=("tiny", "sum"), large=("large", "sum"),
+        tiny=("tiny", "sum"),
     )  # fmt: skip
     busy_ms = float(counts["busy"].median()) / _NS_PER_MS
     collectives = float(counts["collectives"].median())
     nbytes = float(counts["nbytes"].median())
     alpha_ms = _alpha_ms(tables, per_step, baseline)
-    # Latencies of messages under way together hide each other; each busy period shows one.
-    shown = max(float(counts["periods"].median()), float(counts["large"].median()) / at_once)
-    tiny_ms = float(counts["tiny"].median()) / _NS_PER_MS
-    latency_ms = min(busy_ms, tiny_ms + (alpha_ms or 0.0) * shown)
-    moving_s = (busy_ms - latency_ms) / 1e3
-    beta = nbytes / moving_s / 1e9 if alpha_ms is not None and moving_s > 0 else None
+    moved_ms = busy_ms - float(counts["tiny"].median()) / _NS_PER_MS
+    rate = None
+    if alpha_ms is not None:
+        rate = _bytes_per_ms(per_step[~tiny], moved_ms, Link(alpha_ms, 1.0, at_once))
+    latency_ms = busy_ms - nbytes / rate if rate is not None else busy_ms
+    beta = rate / 1e6 if rate is not None else None
     factor = 2 * (world_size - 1) / world_size
     return LinkFit(
         alpha_ms,
         beta,
         beta * factor if beta is not None else None,
-        latency_ms / busy_ms if alpha_ms is not None and busy_ms > 0 else None,
+        max(0.0, latency_ms) / busy_ms if alpha_ms is not None and busy_ms > 0 else None,
         busy_ms,
         collectives,
         nbytes,
         at_once,
     )
+
+
+def _bytes_per_ms(large: pd.DataFrame, busy_ms: float, link: Link) -> float | None:
+    """The rate at which the calls of a step, begun as recorded, keep the link busy for so long;
+    None where latency alone takes that time. By replay, as latencies of messages under way
+    together hide each other, or do not: that depends on when each begins."""
+    steps = _alike(large)
+    if steps is None or busy_ms <= 0:
+        return None
+    begins, nbytes = steps
+
+    def busy(rate: float) -> float:
+        done = transfers(begins, nbytes, replace(link, bytes_per_ms=rate))
+        return float(np.median(_covered(begins, done)))
+
+    least = float(nbytes.sum()) / busy_ms
+    low, high = math.log(least), math.log(least * _MOST_LATENCY)
+    if busy(math.exp(high)) >= busy_ms:
+        return None
+    while high - low > _RATE_ERROR:
+        middle = (low + high) / 2
+        low, high = (low, middle) if busy(math.exp(middle)) < busy_ms else (middle, high)
+    return math.exp((low + high) / 2)
+
+
+def _alike(large: pd.DataFrame) -> tuple[Floats, Floats] | None:
+    """Steps with calls of the same sizes, the form that most have: when each call begins (ms,
+    steps by calls), and their bytes."""
+    forms: dict[tuple[int, ...], list[Floats]] = {}
+    for _, step in large.groupby("sync_of_step"):
+        begin = step["begin"].to_numpy()
+        form = tuple(step["nbytes"].to_list())
+        forms.setdefault(form, []).append((begin - begin[0]) / _NS_PER_MS)
+    if not forms:
+        return None
+    form, begins = max(forms.items(), key=lambda item: len(item[1]))
+    at = np.unique(np.linspace(0, len(begins) - 1, _MOST_STEPS).astype(int))
+    return np.stack([begins[i] for i in at]), np.array(form, np.float64)
+
+
+def _covered(begins: Floats, ends: Floats) -> Floats:
+    """How long at least one message of each step is under way."""
+    reach = np.maximum.accumulate(ends, axis=1)
+    before = np.concatenate([begins[:, :1], reach[:, :-1]], axis=1)
+    return np.asarray(np.clip(reach - np.maximum(begins, before), 0, None).sum(axis=1))
 
 
 def _all_reduces(tables: Tables, steps: StepRange) -> pd.DataFrame:
@@ -107,8 +155,8 @@ def _ends(table: pd.DataFrame, own: pd.DataFrame) -> npt.NDArray[np.int64]:
 
 
 def _with_busy(reduces: pd.DataFrame) -> pd.DataFrame:
-    """Per call the time that it adds to what earlier ones of its step cover, and whether it opens
-    a busy period; `alone` where no other was under way."""
+    """Per call the time that it adds to what earlier ones of its step cover; `alone` where no
+    other was under way."""
     ordered = reduces.sort_values(["sync_of_step", "begin"], ignore_index=True)
     by_step = ordered["sync_of_step"]
     reach = ordered.groupby("sync_of_step")["end"].cummax()
@@ -116,7 +164,7 @@ def _with_busy(reduces: pd.DataFrame) -> pd.DataFrame:
     covered = (reach - np.maximum(ordered["begin"], before)).clip(lower=0)
     opens = ordered["begin"] >= before
     following = opens.groupby(by_step).shift(-1, fill_value=True)
-    return ordered.assign(covered=covered, opens=opens, alone=opens & following)
+    return ordered.assign(covered=covered, alone=opens & following)
 
 
 def _alpha_ms(
