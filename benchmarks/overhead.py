@@ -3,7 +3,7 @@
 Starts ranks on gloo itself: two for the ratios of step times, one for the CPU time a step, where
 nothing waits for a network. A ratio is the median of those of the single rounds, in each of which
 bare DDP and the recorder take turns; beside it stand the bounds within which this median lies with
-a probability of 95 %, and the quartiles. All models take some 13 minutes.
+a probability of 95 %, and the quartiles. All models take at most 15 minutes.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ QUICK_ROUNDS: Final = 4
 OTHERS_EVERY: Final = 3  # rounds in which the other variants are measured, too
 ALONE_SHARE: Final = 3  # CPU time is steadier: so many times fewer rounds
 CONFIDENCE: Final = 0.95
+PAIR_SECONDS: Final = 180  # no round of a job begins later: a step may take long on a slow machine
+OTHER_SECONDS: Final = 60  # of the jobs with fewer rounds
 RANKS_SECONDS: Final = 600
 ROOT: Final = Path(__file__).resolve().parent.parent
 
@@ -47,13 +49,14 @@ class _Job:
     ranks: int
     rounds: int
     others_every: int = OTHERS_EVERY
+    seconds: int = OTHER_SECONDS
 
 
 def measure(models: list[str], rounds: Callable[[str], int]) -> dict[str, Any]:
     """Figures of each model; raises RuntimeError when ranks do not come to their end."""
     results: dict[str, Any] = {}
     for model in models:
-        pair = _run(_Job(model, VARIANTS, ranks=2, rounds=rounds(model)))
+        pair = _run(_Job(model, VARIANTS, ranks=2, rounds=rounds(model), seconds=PAIR_SECONDS))
         fewer = max(QUICK_ROUNDS, rounds(model) // ALONE_SHARE)
         alone = _run(_Job(model, VARIANTS[:-1], ranks=1, rounds=fewer))
         results[model] = _figures(pair, alone)
@@ -172,6 +175,7 @@ def _run(
         arguments = [
             "--model", job.model, "--variants", ",".join(job.variants), "--rounds",
             str(job.rounds), "--others-every", str(others_every), "--folder", folder,
+            "--seconds", str(job.seconds),
         ]  # fmt: skip
         done = subprocess.run(
             launcher(job.ranks, folder, arguments), cwd=ROOT, env=_environment(), text=True,

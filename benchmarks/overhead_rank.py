@@ -36,6 +36,7 @@ from ddpdoctor.schedule import Steps
 from ddpdoctor.settings import Settings
 
 WARM_UP: Final = 4  # steps of a block before those measured: buckets settle, caches fill
+FEWEST_ROUNDS: Final = 4
 PROFILED: Final = 10  # torch.profiler keeps every event in memory: only a short window
 ENDLESS: Final = 1_000_000_000
 LEARNING_RATE: Final = 1e-4
@@ -166,7 +167,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for name in options.variants.split(",")
     ]
     blocks: dict[str, list[dict[str, Any]]] = {variant.name: [] for variant in variants}
+    began = time.monotonic()
     for number in range(options.rounds + 1):
+        if number > FEWEST_ROUNDS and _is_over(began + options.seconds):
+            break
         for variant in _due(variants, number, options.others_every):
             block = variant.block(number)
             if number > 0:  # the first round warms up
@@ -174,6 +178,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     parameters = sum(p.numel() for p in shared.model.parameters())
     buckets = len(bucket_bytes(shared.model))
     return {"parameters": parameters, "buckets": buckets, "blocks": blocks}
+
+
+def _is_over(end: float) -> bool:
+    """As the clock of rank 0 says, so that all ranks stop after the same round."""
+    over = torch.tensor(time.monotonic() > end, dtype=torch.uint8)
+    dist.broadcast(over, 0)
+    return bool(over)
 
 
 def _due(variants: list[Variant], number: int, others_every: int) -> list[Variant]:
@@ -188,6 +199,7 @@ def main() -> None:
     parser.add_argument("--model", choices=WORKLOADS, required=True)
     parser.add_argument("--variants", required=True)
     parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--seconds", type=float, required=True, help="begin no round after them")
     parser.add_argument("--others-every", type=int, required=True, help="rounds")
     parser.add_argument("--folder", required=True)
     options = parser.parse_args()

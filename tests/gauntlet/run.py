@@ -76,7 +76,7 @@ def _outcome(case: Case, mode: str, commit: str) -> Outcome:
 def hear(case: Case, mode: str, folder: Path) -> Heard:
     """Run one training in the folder, and read what is said of it."""
     with held(case.port):
-        done = _train(case, mode, folder)
+        done = train(case, mode, folder)
     reported = finish(ddpdoctor("report", "--json"), folder, environment(), REPORT_SECONDS)
     said = said_by_report(reported.out)
     if case.code and case.code.startswith(LAUNCH):
@@ -92,7 +92,7 @@ def verdict(case: Case, heard: Heard) -> Judged:
     return judge(case, heard.said)
 
 
-def _train(case: Case, mode: str, folder: Path) -> Finished:
+def train(case: Case, mode: str, folder: Path) -> Finished:
     script = SCRIPTS / f"{case.script}.py"
     launch = bool(case.code and case.code.startswith(LAUNCH))
     env = environment(DDPDOCTOR_REPORT="1" if launch else "0")
