@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import time
-import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
-from math import isfinite
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from ddpdoctor.events import INDEX_ITSELF, DrawnIndices
+from ddpdoctor.events import DrawnIndices
+from ddpdoctor.recorder.contents import Contents
 from ddpdoctor.recorder.guard import none_if_it_fails
 from ddpdoctor.sketch import index_hashes, lowest
 
 KEPT: Final = 2048  # indices kept an epoch before the sampled share is halved
 LOOKED_INTO: Final = 512  # of these, samples looked into before that share is halved
-_LEAVES: Final = 4  # tensors of a sample that are looked at
-_LEAVES_OF_A_BATCH: Final = 64  # more may be a list of samples
-_DEPTH: Final = 4  # nesting of containers in which they are looked for
-_ELEMENTS: Final = 64  # elements of each tensor that enter a fingerprint
-_LEVEL_LEAST: Final = 4  # elements; fewer are labels
-_LEVEL_MOST: Final = 1024  # elements, evenly spread, whose mean is taken
 _FULL: Final = 2**64
 _FIRST_WRITE_S: Final = 30.0  # then at twice the time, so that a long epoch is written seldom
 _REPEATS_OF_ONE_PASS: Final = 0.002  # a sampler that ends draws an index once
@@ -75,19 +67,16 @@ class DrawnSample:
             self._look_limit //= 2
             self._looked_into = [one for one in self._looked_into if one < self._look_limit]
             low = [one for one in low if one[2] < self._look_limit]
-        contents = none_if_it_fails(_Contents, batch, rows) if low else None
+        contents = none_if_it_fails(Contents, batch, rows) if low else None
         if contents is None:
             return
-        for position, index, hashed in low:
-            self._looked_into.append(hashed)
-            none_if_it_fails(self._look_into, contents, position, index)
-
-    def _look_into(self, contents: _Contents, position: int, index: int) -> None:
-        parts = contents.parts(position)
-        self._kept[index] = tuple(_fingerprint(part, index) for part in parts) or None
-        level = next((_level(part) for part in parts if part.numel() >= _LEVEL_LEAST), None)
-        if level is not None and isfinite(level):
-            self._levels[index] = level
+        self._looked_into.extend(hashed for _, _, hashed in low)
+        positions, numbers = [one[0] for one in low], [one[1] for one in low]
+        looks = none_if_it_fails(contents.look, positions, numbers) or ()
+        for index, look in zip(numbers, looks, strict=False):  # none, or one of each
+            self._kept[index] = look.fingerprints or None
+            if look.level is not None:
+                self._levels[index] = look.level
 
     def _halve(self) -> None:
         self._limit //= 2
@@ -199,71 +188,3 @@ def _plain(item: Any) -> Any:
     if isinstance(item, np.integer) or (isinstance(item, torch.Tensor) and item.ndim == 0):
         return item.item()
     return item
-
-
-class _Contents:
-    """Fingerprints of the samples of one delivered batch, row by row."""
-
-    def __init__(self, batch: Any, rows: int) -> None:
-        found = list(islice(leaves(batch, _DEPTH), _LEAVES_OF_A_BATCH))
-        stacked = [leaf for leaf in found if leaf.ndim and leaf.shape[0] == rows]
-        self._samples = _samples(batch, rows) if len(stacked) < len(found) else []
-        self._leaves = [] if self._samples else stacked[:_LEAVES]
-
-    def parts(self, row: int) -> list[torch.Tensor]:
-        """The tensors of one sample; none where the batch cannot be taken apart."""
-        if self._samples:
-            return list(islice(leaves(self._samples[row], _DEPTH), _LEAVES))
-        return [leaf[row] for leaf in self._leaves]
-
-
-def _samples(batch: Any, rows: int) -> list[Any]:
-    """Of a batch that was not stacked: its samples, or none where it has another form.
-
-    `collate_fn=list` gives a list of samples; `tuple(zip(*samples))`, as detection has it,
-    one list of all images and one of all targets. Two samples of two parts may be either.
-    """
-    if not isinstance(batch, (list, tuple)) or rows < 2:
-        return []
-    columns = bool(batch) and all(
-        isinstance(part, (list, tuple)) and len(part) == rows for part in batch
-    )
-    if columns and len(batch) != rows:
-        return list(zip(*batch, strict=True))
-    return list(batch) if len(batch) == rows and not columns else []
-
-
-def _fingerprint(sample: torch.Tensor, index: int) -> int:
-    flat = sample.detach().reshape(-1)[:_ELEMENTS].contiguous()
-    if flat.numel() == 1 and flat.item() == index:
-        return INDEX_ITSELF
-    return zlib.crc32(flat.view(torch.uint8).numpy().tobytes())
-
-
-def _level(sample: torch.Tensor) -> float:
-    """Its mean, which an image mostly keeps when it is cropped or flipped."""
-    flat = sample.detach().reshape(-1)
-    mean = float(flat[:: -(-flat.numel() // _LEVEL_MOST)].to(torch.float32).mean())
-    return float(f"{mean:.6g}")
-
-
-def leaves(batch: Any, depth: int) -> Iterator[torch.Tensor]:
-    """Tensors of a batch whose bytes can be read, in a fixed order."""
-    if isinstance(batch, torch.Tensor):
-        if _is_readable(batch):
-            yield batch
-    elif depth > 0:
-        if isinstance(batch, Mapping):
-            batch = list(batch.values())
-        if isinstance(batch, (list, tuple)):
-            for part in batch:
-                yield from leaves(part, depth - 1)
-
-
-def _is_readable(tensor: torch.Tensor) -> bool:
-    """On the host, and laid out as its elements are."""
-    return (
-        tensor.device.type == "cpu"
-        and tensor.layout is torch.strided
-        and not (tensor.is_nested or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
-    )

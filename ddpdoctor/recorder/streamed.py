@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from ddpdoctor.deliveries import StreamedSamples
-from ddpdoctor.recorder.drawn import leaves
+from ddpdoctor.recorder.contents import leaves
 from ddpdoctor.recorder.guard import none_if_it_fails
 from ddpdoctor.sketch import index_hashes
 
