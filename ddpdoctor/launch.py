@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -27,6 +29,7 @@ _WATCHED: Final = frozenset(
 _ENDING: Final = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM})
 _SENT_BY_A_PROCESS: Final = 0  # si_code above it: sent by the kernel
 _LOOK_EVERY_S: Final = 1.0  # should a SIGCHLD be lost
+_INTERPRETER: Final = re.compile(r"python[0-9.]*")
 BOOTSTRAP: Final = Path(__file__).parent / "recorder" / "bootstrap"
 
 
@@ -45,7 +48,7 @@ class Launched:
 
 
 def run_recorded(torchrun_arguments: Sequence[str]) -> Launched:
-    """Start torchrun with these arguments. Raises TorchMissing."""
+    """Start torchrun with these arguments, or the command that they are. Raises TorchMissing."""
     if util.find_spec("torch") is None:
         raise TorchMissing("`ddpdoctor run` starts torchrun, and torch is not installed here")
     folder = runs_folder().absolute()
@@ -58,7 +61,7 @@ def run_recorded(torchrun_arguments: Sequence[str]) -> Launched:
     )
     environment["DDPDOCTOR_DIR"] = str(folder)
     environment[RUN_ID] = run_id
-    command = [sys.executable, "-m", "torch.distributed.run", *torchrun_arguments]
+    command = command_of(torchrun_arguments)
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     with subprocess.Popen(command, env=environment, preexec_fn=_unblock) as launcher:  # noqa: PLW1509
         interrupted = _pass_signals_on(launcher)
@@ -66,6 +69,15 @@ def run_recorded(torchrun_arguments: Sequence[str]) -> Launched:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
     status = status if status >= 0 else 128 - status
     return Launched(status, _attempts(folder) != before, interrupted, folder / run_id)
+
+
+def command_of(arguments: Sequence[str]) -> list[str]:
+    """With a `torchrun` that stands there already; a script that starts its ranks is `python`'s."""
+    first, *others = arguments
+    if _INTERPRETER.fullmatch(Path(first).name):
+        return [shutil.which(first) or sys.executable, *others]
+    given = others if Path(first).name == "torchrun" else arguments
+    return [sys.executable, "-m", "torch.distributed.run", *given]
 
 
 def _attempts(folder: Path) -> set[Path]:
