@@ -100,7 +100,8 @@ def run(torchrun_arguments: tuple[str, ...]) -> int:
 
         ddpdoctor run --nproc-per-node 4 train.py --lr 0.1
 
-    A script that starts its ranks itself is run by `ddpdoctor run python train.py`. The exit status is torchrun's.
+    A script that starts its ranks itself is run by `ddpdoctor run python train.py`. The exit
+    status is torchrun's.
     """
     from ddpdoctor.launch import run_recorded
 

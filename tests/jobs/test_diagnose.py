@@ -157,6 +157,7 @@ def test_the_records_of_recorded_ranks_make_it_certain(start: Start) -> None:
     assert "rank 0, its record in number 8 (all_reduce)" in said
 
 
+@pytest.mark.long
 def test_rank_0_evaluates_while_the_others_wait(start: Start) -> None:
     job = start("hang_rank0_evaluates", 3)
 
@@ -187,6 +188,7 @@ def test_a_worker_that_is_stuck_in_the_dataset(start: Start) -> None:
     assert finding["where"][0]["line"] == line_of("hang_loader_worker", "time.sleep(300)")
 
 
+@pytest.mark.long
 def test_all_in_the_same_call(start: Start) -> None:
     job = start("hang_same_call", 2)
 
@@ -196,6 +198,7 @@ def test_all_in_the_same_call(start: Start) -> None:
     assert finding["confidence"] == "possible"
 
 
+@pytest.mark.long
 def test_two_groups_that_are_used_in_opposite_order(start: Start) -> None:
     job = start("hang_crossed_groups", 2, recorded=True)
 
@@ -204,6 +207,7 @@ def test_two_groups_that_are_used_in_opposite_order(start: Start) -> None:
     assert (code, finding["culprits"], finding["confidence"]) == ("DD911", [0, 1], "certain")
 
 
+@pytest.mark.long
 def test_native_code_that_keeps_the_gil(start: Start) -> None:
     job = start("hang_gil_held", 2)
 
@@ -227,6 +231,7 @@ def test_a_recorded_rank_tells_what_is_pending_although_its_gil_is_kept(start: S
     assert pending.startswith(f"number {number} (all_reduce) of group 0 is pending, sizes 8, since")
 
 
+@pytest.mark.long
 def test_a_thread_that_keeps_a_rank_from_ending(start: Start) -> None:
     job = start("hang_at_exit", 2)
 
@@ -236,6 +241,7 @@ def test_a_thread_that_keeps_a_rank_from_ending(start: Start) -> None:
     assert finding["where"][0]["function"] == "upload"
 
 
+@pytest.mark.long
 def test_a_barrier_that_only_one_rank_makes(start: Start) -> None:
     job = start("hang_mismatch", 3)
 
@@ -244,6 +250,7 @@ def test_a_barrier_that_only_one_rank_makes(start: Start) -> None:
     assert (code, finding["culprits"], finding["confidence"]) == ("DD904", [0], "possible")
 
 
+@pytest.mark.long
 def test_recorded_ranks_tell_which_of_their_calls_differ(start: Start) -> None:
     job = start("hang_mismatch", 3, recorded=True, hangs=False)
     seen: dict[str, Any] = {}
@@ -262,6 +269,7 @@ def test_recorded_ranks_tell_which_of_their_calls_differ(start: Start) -> None:
     assert finding["where"][0]["line"] == line_of("hang_mismatch", "dist.barrier()")
 
 
+@pytest.mark.long
 def test_spawned_ranks_without_an_environment(start: Start) -> None:
     job = start("hang_spawned", 2, spawned=True)
 
@@ -287,6 +295,7 @@ def test_a_healthy_job_is_never_a_hang_and_a_stopped_rank_of_it_is(start: Start)
     assert (code, finding["culprits"], finding["victims"]) == ("DD910", [1], [0])
 
 
+@pytest.mark.long
 def test_a_rank_that_computes_while_the_other_waits_is_slow(start: Start) -> None:
     job = start("busy_rank", 2, hangs=False)
 

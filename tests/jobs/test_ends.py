@@ -57,6 +57,7 @@ def test_every_rank_ends_as_without_us(ended: Ended) -> None:
     assert {way: each.status for way, each in zip(WAYS, done, strict=True)} == STATUS
 
 
+@pytest.mark.long
 def test_the_statuses_that_are_expected_are_those_of_the_plain_program(tmp_path: Path) -> None:
     """SIGTERM and handled SIGTERM, which we stand in the way of; the others are Python's own.
 
@@ -136,6 +137,7 @@ def test_a_rank_that_goes_without_a_word_is_the_cause_of_the_others_errors(tmp_p
     assert finding.confidence == "likely"
 
 
+@pytest.mark.long
 def test_a_spawned_rank_that_raises_in_backward_is_named(tmp_path: Path) -> None:
     """torch.multiprocessing catches the exception and ends the process by `sys.exit(1)`."""
     program = PROGRAMS / "ends_in_backward.py"

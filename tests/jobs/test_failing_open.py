@@ -10,7 +10,7 @@ import torch
 from ddpdoctor import load_run
 from tests.launching import PROGRAMS, environment, finish_unrecorded, torchrun
 
-pytestmark = [pytest.mark.job, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.job, pytest.mark.long, pytest.mark.timeout(300)]
 
 PROGRAM = PROGRAMS / "recorder_fails.py"
 PARTS = ("writer", "backward", "completion", "sentinel")  # one a rank

@@ -15,7 +15,7 @@ from ddpdoctor.analysis.waitmodel import ORIGIN_COVERS, Waiting, WaitKind
 from tests.launching import PROGRAMS, ROOT, environment, finish, torchrun
 from tests.programs.late_by_plan import RANGES, SETTLE, STEPS, WARMUP, Range, plan
 
-pytestmark = pytest.mark.job
+pytestmark = [pytest.mark.job, pytest.mark.long]
 
 RANKS = 4
 LATE = (WaitKind.LATE, WaitKind.RANK_0)  # rank 0 between its steps has a code of its own

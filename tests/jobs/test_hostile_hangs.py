@@ -117,6 +117,7 @@ def log_of(folder: Path, end: str) -> Path:
     return folder / "torchrun.log"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", ["killed", "raises"])
 def test_the_log_of_a_job_in_which_a_rank_failed(tmp_path: Path, end: str) -> None:
     log = log_of(tmp_path, end)

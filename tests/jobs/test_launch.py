@@ -109,6 +109,7 @@ def test_duplicate_ranks_set_by_hand(tmp_path: Path) -> None:
     assert list(found(report)) == ["DD401"]
 
 
+@pytest.mark.long
 def test_a_missing_rank_a_wrong_name_and_another_variable(tmp_path: Path) -> None:
     """The ranks that came are judged although one is missing."""
     port = free_port()
@@ -143,6 +144,7 @@ def test_a_port_that_somebody_else_holds(tmp_path: Path) -> None:
     assert f"is held by pid {os.getpid()} " in found(report)["DD408"]["message"]
 
 
+@pytest.mark.long
 def test_nobody_at_the_rendezvous(tmp_path: Path) -> None:
     environments = [rank_environment(1, 2, free_port())]
 
@@ -228,6 +230,7 @@ def test_a_rank_that_waits_in_init_process_group_for_one_that_was_not_started(
     assert "in init_process_group (hang_joining.py:10) for all 2 ranks" in finding["message"]
 
 
+@pytest.mark.long
 def test_a_recorded_launch_that_differs_is_said_while_it_trains(tmp_path: Path) -> None:
     done = finish(torchrun(PROGRAMS / "launch_differs.py"), tmp_path)
 
@@ -245,6 +248,7 @@ def test_a_recorded_launch_that_differs_is_said_while_it_trains(tmp_path: Path) 
     assert any(each.endswith("launch_differs.py") for each in process["command"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reduces", [False, True])
 def test_training_without_ddp_is_said_unless_the_script_reduces(
     reduces: bool, tmp_path: Path
@@ -258,6 +262,7 @@ def test_training_without_ddp_is_said_unless_the_script_reduces(
     assert done.err.count(said) == (0 if reduces else 1)
 
 
+@pytest.mark.long
 def test_ranks_that_join_in_many_ways_leave_no_word_of_their_launch(tmp_path: Path) -> None:
     """Two trainings, of which each is a run; the groups before them left nothing."""
     program = PROGRAMS / "joins_in_many_ways.py"

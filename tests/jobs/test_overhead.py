@@ -11,7 +11,7 @@ import pytest
 
 from tests.launching import ROOT, environment, finish
 
-pytestmark = pytest.mark.job
+pytestmark = [pytest.mark.job, pytest.mark.long]
 
 
 def test_a_quick_run_compares_each_variant_with_bare_ddp(tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ def assert_identity(report: dict) -> None:
         assert rank["between_ms"] >= 0
 
 
+@pytest.mark.long
 def test_with_batch_norm_the_victims_wait_in_forward_and_the_origin_is_still_the_input(
     tmp_path: Path,
 ) -> None:
@@ -132,6 +133,7 @@ def test_a_failing_script_fails_as_without_us(tmp_path: Path) -> None:
     assert f"rank 1 ended with ZeroDivisionError at {place} in step 21" in finding["message"]
 
 
+@pytest.mark.long
 def test_spawned_ranks_are_recorded(tmp_path: Path) -> None:
     done = finish([sys.executable, str(PROGRAMS / "spawned.py")], tmp_path)
 
@@ -141,6 +143,7 @@ def test_spawned_ranks_are_recorded(tmp_path: Path) -> None:
     assert [rank["rank"] for rank in report["time"]["ranks"]] == [0, 1]
 
 
+@pytest.mark.long
 def test_switched_off_nothing_is_written(tmp_path: Path) -> None:
     env = environment(DDPDOCTOR_DISABLE="1")
     done = finish_unrecorded(torchrun(TRAIN, "--wrap"), tmp_path, env)
@@ -202,6 +205,7 @@ def test_a_full_disk_costs_one_warning_and_the_training_ends_well(tmp_path: Path
     assert_one_warning_a_rank(done, "No space left on device")
 
 
+@pytest.mark.long
 def test_an_unwritable_folder_costs_one_warning_and_the_training_ends_well(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     env = environment(DDPDOCTOR_DIR=str(tmp_path / "file" / "runs"))
@@ -230,6 +234,7 @@ def test_repeated_samples_without_a_distributed_sampler(tmp_path: Path) -> None:
     assert finding["confidence"] == "certain"
 
 
+@pytest.mark.long
 def test_slow_loading_on_every_rank_is_input_bound_and_names_the_dataset(tmp_path: Path) -> None:
     command = torchrun(TRAIN, "--wrap", "--load-ms", "30", "--batch-size", "1")
     assert finish(command, tmp_path).status == 0
@@ -266,6 +271,7 @@ def timed_steps(rank: RankTrace) -> list[int]:
     return sorted(set(buckets["sync"][timed].tolist()))
 
 
+@pytest.mark.long
 def test_one_rank_with_another_variable_is_named(tmp_path: Path) -> None:
     program = PROGRAMS / "other_variable.py"
     assert finish(torchrun(program, ranks=3), tmp_path).status == 0
@@ -277,6 +283,7 @@ def test_one_rank_with_another_variable_is_named(tmp_path: Path) -> None:
     assert "GLOO_SOME_SETTING" in finding["message"]
 
 
+@pytest.mark.long
 def test_a_rank_file_that_is_truncated_meanwhile_kills_nobody(tmp_path: Path) -> None:
     command = torchrun(TRAIN, "--wrap", "--steps", "400", "--fault", "between", "--late-ms", "5")
     with started(command, tmp_path) as job:
@@ -290,6 +297,7 @@ def test_a_rank_file_that_is_truncated_meanwhile_kills_nobody(tmp_path: Path) ->
     assert "rank00001.ddt was truncated while it was written" in err
 
 
+@pytest.mark.long
 def test_a_collective_that_raises_is_left_out(tmp_path: Path) -> None:
     """Rank 1's bad call raises and is caught; what follows is matched as before."""
     done = finish(torchrun(PROGRAMS / "failing_collective.py"), tmp_path)
@@ -303,6 +311,7 @@ def test_a_collective_that_raises_is_left_out(tmp_path: Path) -> None:
     assert report["primary"] is None
 
 
+@pytest.mark.long
 def test_an_optimizer_step_that_raises_does_not_end_the_record(tmp_path: Path) -> None:
     done = finish(torchrun(PROGRAMS / "failing_optimizer.py"), tmp_path)
     assert done.status == 0, done.err
@@ -352,6 +361,7 @@ def test_ranks_whose_clocks_differ_are_brought_together(tmp_path: Path) -> None:
     assert abs(clock.offset_ns + 5000 * 10**9) <= clock.error_ns
 
 
+@pytest.mark.long
 def test_children_that_a_rank_forks_write_nothing_and_end_well(tmp_path: Path) -> None:
     """Neither one that it forks itself nor the workers of its loader."""
     done = finish(torchrun(PROGRAMS / "forks.py", ranks=1), tmp_path)

@@ -94,6 +94,7 @@ def test_the_record_of_a_far_folder_is_made_locally_and_brought_there_at_the_end
     assert not list(temporary.glob("ddpdoctor-record-*"))
 
 
+@pytest.mark.long
 def test_a_far_folder_that_answers_no_more_holds_up_no_step(
     far: FarFolder, temporary: Path, tmp_path: Path
 ) -> None:
@@ -113,6 +114,7 @@ def test_a_far_folder_that_answers_no_more_holds_up_no_step(
     assert "Traceback" not in err
 
 
+@pytest.mark.long
 def test_of_killed_ranks_the_report_says_where_their_records_are(
     temporary: Path, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.launching import ROOT, environment, finish, started
 
-pytestmark = [pytest.mark.job, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.job, pytest.mark.long, pytest.mark.timeout(420)]
 
 INSTALL_SECONDS = 300
 
