@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from ddpdoctor.events import INDEX_ITSELF
@@ -42,11 +44,11 @@ class Contents:
         """At the samples in these rows; without fingerprints where they cannot be taken apart."""
         if self._samples:
             return [self._look_at_one(row, index) for row, index in zip(rows, indices, strict=True)]
-        return _looks([_part(leaf.detach(), rows) for leaf in self._leaves], indices)
+        return _looks([_part(leaf, rows) for leaf in self._leaves], indices)
 
     def _look_at_one(self, row: int, index: int) -> Look:
         parts = islice(leaves(self._samples[row], _DEPTH), _LEAVES)
-        (look,) = _looks([_part(part.detach()[None], [0]) for part in parts], [index])
+        (look,) = _looks([_part(part[None], [0]) for part in parts], [index])
         return look
 
 
@@ -70,19 +72,27 @@ def _samples(batch: Any, rows: int) -> list[Any]:
 class _Part:
     """One tensor of each sample. `heads`: its first elements; `spread`: some of all of it."""
 
-    heads: torch.Tensor  # rows by elements
-    spread: torch.Tensor
+    heads: npt.NDArray[Any]  # rows by elements
+    spread: npt.NDArray[Any]
     elements: int  # of a sample
 
 
 def _part(leaf: torch.Tensor, rows: list[int]) -> _Part:
     """Copies only what is looked at, where the leaf lies in memory in the order of its indices."""
-    if not leaf.is_contiguous():
-        leaf, rows = leaf[rows], list(range(len(rows)))
-    elements = math.prod(leaf.shape[1:])
-    flat = leaf.reshape(len(leaf), elements)
+    array = _as_array(leaf)
+    if not array.flags.c_contiguous:
+        array, rows = array[rows], list(range(len(rows)))
+    elements = math.prod(array.shape[1:])
+    flat = array.reshape(len(array), elements)
     every = max(1, -(-elements // _LEVEL_MOST))
-    return _Part(flat[:, :_ELEMENTS][rows], flat[:, ::every][rows], elements)
+    return _Part(flat[rows, :_ELEMENTS], flat[rows, ::every], elements)
+
+
+def _as_array(leaf: torch.Tensor) -> npt.NDArray[Any]:
+    try:
+        return leaf.detach().numpy()
+    except TypeError:  # bfloat16 and the like, which numpy does not know
+        return leaf.detach().to(torch.float32).numpy()
 
 
 def _looks(parts: list[_Part], indices: list[int]) -> list[Look]:
@@ -94,24 +104,24 @@ def _looks(parts: list[_Part], indices: list[int]) -> list[Look]:
 
 
 def _has_level(part: _Part) -> bool:
-    return part.elements >= _LEVEL_LEAST and not part.spread.is_complex()
+    return part.elements >= _LEVEL_LEAST and not np.iscomplexobj(part.spread)
 
 
 def _fingerprints(part: _Part, indices: list[int]) -> list[int]:
-    rows = part.heads.contiguous().view(torch.uint8).numpy()
-    hashed = [zlib.crc32(row) for row in rows]
+    hashed = [zlib.crc32(row.tobytes()) for row in part.heads]
     if part.elements != 1:
         return hashed
-    values = part.heads.reshape(-1).tolist()
+    values = part.heads[:, 0].tolist()
     return [
         INDEX_ITSELF if value == index else fingerprint
         for value, index, fingerprint in zip(values, indices, hashed, strict=True)
     ]
 
 
-def _levels(spread: torch.Tensor) -> list[float | None]:
+def _levels(spread: npt.NDArray[Any]) -> list[float | None]:
     """Their means, which images mostly keep when they are cropped or flipped."""
-    means: list[float] = spread.to(torch.float32).mean(dim=1).tolist()
+    with np.errstate(all="ignore"):
+        means = spread.mean(axis=1, dtype=np.float32).tolist()
     return [float(f"{mean:.6g}") if math.isfinite(mean) else None for mean in means]
 
 
