@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import IntEnum
+from typing import Final
 
 from ddpdoctor.analysis.items import MOST_RANKS, Items, compare
 from ddpdoctor.analysis.model import Analysis
@@ -42,6 +43,16 @@ from ddpdoctor.analysis.sharding import (
 from ddpdoctor.checks import NotEnoughData, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.wording import SHOWN, rank_list
+
+_SAME_LIST: Final = (
+    "Build it from the same list in the same order on every rank. If each rank is meant to "
+    "have data of its own, leave the sampler away: it takes only a part of them."
+)
+_AT_RANDOM: Final = (
+    "Each rank split the dataset by its own random numbers, so that samples held back for "
+    "validation on one rank are trained on by another. Give the split a seed of its own: "
+    "random_split(dataset, lengths, generator=torch.Generator().manual_seed(0))."
+)
 
 
 @trace_check("DD307", "dataset-differs")
@@ -169,10 +180,7 @@ def _other_samples(loader: SharedLoader, lists: Lists, run: Analysis) -> Finding
             f"{rank_list(culprits)}, and a {loader.info.sampler} splits it by index"
             + (": it may be in another order there" if unknown else "")
         ),
-        fix=(
-            "Build it from the same list in the same order on every rank. If each rank is meant to "
-            "have data of its own, leave the sampler away: it takes only a part of them."
-        ),
+        fix=_AT_RANDOM if _is_split_at_random(loader, names) else _SAME_LIST,
         culprits=culprits,
         steps=all_steps(run),
         evidence=(
@@ -181,6 +189,11 @@ def _other_samples(loader: SharedLoader, lists: Lists, run: Analysis) -> Finding
         ),
         where=loader.where(culprits),
     )
+
+
+def _is_split_at_random(loader: SharedLoader, names: list[str]) -> bool:
+    """As `random_split` leaves it: a Subset whose own indices differ."""
+    return loader.info.dataset == "Subset" and "indices" in names
 
 
 def _with_another_list(loader: SharedLoader, names: list[str]) -> tuple[int, ...]:

@@ -151,6 +151,20 @@ def test_data_made_at_random_on_each_rank_is_info() -> None:
     assert "other samples at the same indices" in finding.message
 
 
+def test_a_random_split_without_a_seed_is_told_how_to_get_one() -> None:
+    """The training subset of a public example: each rank holds back other samples."""
+    run = run_with(
+        augmented,
+        lambda rank: {"indices": Held(rank, None)},
+        dataset=lambda rank: "Subset",
+    )
+
+    (finding,) = result_of("DD307", run).findings
+
+    assert finding.severity is Severity.WARNING
+    assert "generator=torch.Generator().manual_seed(0)" in finding.fix
+
+
 def test_samples_decide_over_lists() -> None:
     """A list may hold something else, such as what each rank has cached."""
     run = run_with(the_same, lambda rank: {"cached": Held(rank, 1)})
