@@ -7,7 +7,7 @@ from typing import Final
 
 from ddpdoctor.analysis.gaintypes import BucketUse, Fix, Gain
 from ddpdoctor.analysis.model import Analysis, LinkFit
-from ddpdoctor.checks import NotEnoughData
+from ddpdoctor.checks import NotEnoughData, need_steps
 
 STEPS_NEEDED: Final = 5
 BUNCHED_AFTER: Final = 0.9  # of backward: what comes later leaves nothing to hide behind
@@ -40,8 +40,7 @@ def exposed(run: Analysis) -> Exposed:
     """Raises NotEnoughData where transfer, or what it consists of, is not known."""
     if run.world_size == 1:
         raise NotEnoughData("a single rank sends nothing")
-    if run.steps.counted < STEPS_NEEDED:
-        raise NotEnoughData(f"{run.steps.counted} steps after warm-up; {STEPS_NEEDED} are needed")
+    need_steps(run, STEPS_NEEDED)
     transfers = [times.transfer_ms for times in run.times if times.transfer_ms is not None]
     step_ms = run.step_ms
     if run.link is None or step_ms is None or len(transfers) < len(run.times):

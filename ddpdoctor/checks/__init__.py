@@ -37,6 +37,14 @@ class NotEnoughData(Exception):
     """Raised by a check that cannot judge; the message is the reason shown to the user."""
 
 
+def need_steps(run: Analysis, least: int) -> None:
+    """Raises NotEnoughData where fewer steps are counted, the warm-up left out."""
+    counted = run.steps.counted
+    if counted < least:
+        steps = "step" if counted == 1 else "steps"
+        raise NotEnoughData(f"{counted} {steps} after warm-up; {least} are needed")
+
+
 class Outcome(StrEnum):
     FINDINGS = "findings"
     CLEAN = "clean"

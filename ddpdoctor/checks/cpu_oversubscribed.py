@@ -28,7 +28,7 @@ from ddpdoctor.analysis.held import QUEUE_LEAST_SHARE
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.waitjob import STEPS_NEEDED
 from ddpdoctor.analysis.waitmodel import Held, Waiting, WaitKind
-from ddpdoctor.checks import NotEnoughData, trace_check
+from ddpdoctor.checks import NotEnoughData, need_steps, trace_check
 from ddpdoctor.events import RankInfo
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.waitwording import (
@@ -44,8 +44,7 @@ SHARE_ERROR: Final = 0.50  # the ranks stand more than they run
 
 @trace_check("DD106", "cpu-oversubscribed")
 def cpu_oversubscribed(run: Analysis) -> Iterator[Finding]:
-    if run.steps.counted < STEPS_NEEDED:
-        raise NotEnoughData(f"{run.steps.counted} steps after warm-up; {STEPS_NEEDED} are needed")
+    need_steps(run, STEPS_NEEDED)
     if run.times and all(times.run_queue_ms is None for times in run.times):
         raise NotEnoughData("this kernel does not count how long a thread waits for a CPU")
     for waiting in found(run, WaitKind.QUEUE):

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.waitjob import STEPS_NEEDED
 from ddpdoctor.analysis.waitmodel import Held, Waiting, WaitKind
-from ddpdoctor.checks import NotEnoughData, trace_check
+from ddpdoctor.checks import NotEnoughData, need_steps, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding
 from ddpdoctor.waitwording import (
     by_share,
@@ -39,8 +39,7 @@ from ddpdoctor.wording import percent, rank_list
 
 @trace_check("DD107", "cpu-throttled")
 def cpu_throttled(run: Analysis) -> Iterator[Finding]:
-    if run.steps.counted < STEPS_NEEDED:
-        raise NotEnoughData(f"{run.steps.counted} steps after warm-up; {STEPS_NEEDED} are needed")
+    need_steps(run, STEPS_NEEDED)
     if run.times and all(times.throttled_ms is None for times in run.times):
         raise NotEnoughData("it could not be seen whether a CPU quota holds the ranks")
     for waiting in found(run, WaitKind.QUOTA):

@@ -30,7 +30,7 @@ from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.shapes import DRIFT_STEPS, Rise
 from ddpdoctor.analysis.together import TRANSFER
 from ddpdoctor.analysis.waitmodel import Lateness, Waiting, WaitKind
-from ddpdoctor.checks import NotEnoughData, trace_check
+from ddpdoctor.checks import need_steps, trace_check
 from ddpdoctor.events import Phase
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.waitwording import (
@@ -50,8 +50,7 @@ _COMPUTE: Final = (Phase.FORWARD.label, Phase.BACKWARD.label)
 
 @trace_check("DD109", "drift")
 def drift(run: Analysis) -> Iterator[Finding]:
-    if run.steps.counted < DRIFT_STEPS:
-        raise NotEnoughData(f"{run.steps.counted} steps after warm-up; {DRIFT_STEPS} are needed")
+    need_steps(run, DRIFT_STEPS)
     for waiting in found(run, WaitKind.DRIFT):
         if waiting.lateness is not None and waiting.rise is not None:
             yield _finding(run, waiting, waiting.lateness, waiting.rise)

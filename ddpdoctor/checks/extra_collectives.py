@@ -29,7 +29,7 @@ from typing import Final
 from ddpdoctor.analysis.extras import site_of
 from ddpdoctor.analysis.gaintypes import ExtraCall
 from ddpdoctor.analysis.model import Analysis
-from ddpdoctor.checks import NotEnoughData, trace_check
+from ddpdoctor.checks import NotEnoughData, need_steps, trace_check
 from ddpdoctor.events import Op
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.wording import percent
@@ -48,8 +48,7 @@ SHOWN: Final = 3
 def extra_collectives(run: Analysis) -> Iterator[Finding]:
     if run.world_size == 1:
         raise NotEnoughData("a single rank sends nothing")
-    if run.steps.counted < STEPS_NEEDED:
-        raise NotEnoughData(f"{run.steps.counted} steps after warm-up; {STEPS_NEEDED} are needed")
+    need_steps(run, STEPS_NEEDED)
     if run.calls is None or run.step_ms is None or not run.has_all_ranks:
         raise NotEnoughData("transfer is not measured: clocks differ, or ranks are missing")
     extras = [extra for extra in run.calls.extras if extra.calls >= OFTEN]

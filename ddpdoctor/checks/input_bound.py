@@ -29,7 +29,7 @@ from typing import Final
 
 from ddpdoctor.analysis.model import Analysis, PhaseTimes
 from ddpdoctor.analysis.waitmodel import WaitKind
-from ddpdoctor.checks import NotEnoughData, trace_check
+from ddpdoctor.checks import NotEnoughData, need_steps, trace_check
 from ddpdoctor.events import HotLine, LoaderInfo, Phase
 from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
 from ddpdoctor.tracefile import RankTrace
@@ -53,8 +53,7 @@ CPUS_ARE_TAKEN: Final = (
 
 @trace_check("DD301", "input-bound")
 def input_bound(run: Analysis) -> Iterator[Finding]:
-    if run.steps.counted < STEPS_NEEDED:
-        raise NotEnoughData(f"{run.steps.counted} steps after warm-up; {STEPS_NEEDED} are needed")
+    need_steps(run, STEPS_NEEDED)
     loaders = {trace.info.rank: trace.loaders for trace in run.run.ranks}
     if not any(loaders.values()):
         raise NotEnoughData("no torch DataLoader feeds the training, so input wait is not measured")

@@ -34,7 +34,7 @@ from ddpdoctor.analysis.backward import BackwardPlace, place_in_backward
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.waitjob import STEPS_NEEDED
 from ddpdoctor.analysis.waitmodel import Lateness, Origin, Waiting, WaitKind
-from ddpdoctor.checks import NotEnoughData, trace_check
+from ddpdoctor.checks import NotEnoughData, need_steps, trace_check
 from ddpdoctor.events import Phase
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.waitwording import (
@@ -70,8 +70,7 @@ def judge_arrivals(run: Analysis) -> None:
     """Raises NotEnoughData where nothing can be said of who arrives last."""
     if run.world_size == 1:
         raise NotEnoughData("a single rank waits for nobody")
-    if run.steps.counted < STEPS_NEEDED:
-        raise NotEnoughData(f"{run.steps.counted} steps after warm-up; {STEPS_NEEDED} are needed")
+    need_steps(run, STEPS_NEEDED)
     if not any(stats.late for stats in run.ranks):
         raise NotEnoughData(_not_comparable(run))
 

@@ -27,7 +27,7 @@ from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.shapes import ON_TIME, Period
 from ddpdoctor.analysis.waitjob import STEPS_NEEDED
 from ddpdoctor.analysis.waitmodel import Lateness, Origin, Waiting, WaitKind
-from ddpdoctor.checks import NotEnoughData, trace_check
+from ddpdoctor.checks import need_steps, trace_check
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.waitwording import (
     confidence_of,
@@ -47,8 +47,7 @@ OF_ALL_WARNING: Final = 0.10  # below, what all ranks do at times is mostly mean
 
 @trace_check("DD104", "periodic-stall")
 def periodic_stall(run: Analysis) -> Iterator[Finding]:
-    if run.steps.counted < STEPS_NEEDED:
-        raise NotEnoughData(f"{run.steps.counted} steps after warm-up; {STEPS_NEEDED} are needed")
+    need_steps(run, STEPS_NEEDED)
     for waiting in found(run, WaitKind.PERIODIC):
         if waiting.lateness is not None and waiting.period is not None:
             yield _finding(run, waiting, waiting.lateness, waiting.period)

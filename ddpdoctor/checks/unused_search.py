@@ -26,7 +26,7 @@ from typing import Final
 
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.replicas import ModelGroup
-from ddpdoctor.checks import NotEnoughData, trace_check
+from ddpdoctor.checks import NotEnoughData, need_steps, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
 from ddpdoctor.wording import percent
 
@@ -44,8 +44,9 @@ def unused_search(run: Analysis) -> Iterator[Finding]:
         raise NotEnoughData("no model was recorded")
     if not searching:
         return
-    if run.steps.counted < STEPS_NEEDED or run.step_ms is None:
-        raise NotEnoughData(f"{run.steps.counted} steps after warm-up; {STEPS_NEEDED} are needed")
+    need_steps(run, STEPS_NEEDED)
+    if run.step_ms is None:
+        raise NotEnoughData("no whole step was recorded on all ranks")
     looked = [group for group in searching if _least_looks(group) >= LOOKS_NEEDED]
     if not looked:
         raise NotEnoughData("which parameters took part in a backward was not looked at")
