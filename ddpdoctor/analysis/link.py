@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ddpdoctor.analysis.model import LinkFit, StepRange
+from ddpdoctor.analysis.model import LATENCY_ONLY, LinkFit, StepRange
 from ddpdoctor.analysis.replay import AT_ONCE, Link, transfers
 from ddpdoctor.analysis.spent import rows_of
 from ddpdoctor.baseline import NetworkBaseline
@@ -22,7 +22,6 @@ TINY_BYTES: Final = 8 * 1024  # latency on any link: at 100 Mbit/s the bytes tak
 SIZES_APART: Final = 4  # largest to smallest message from which an intercept can be read
 _MOST_POINTS: Final = 150  # of a Theil-Sen fit, which compares all pairs
 _MOST_STEPS: Final = 64  # replayed for the rate
-_MOST_LATENCY: Final = 100.0  # busy over bytes at the rate: beyond, latency is all there is
 _RATE_ERROR: Final = 0.001  # relative: where the search for the rate ends
 _NS_PER_MS: Final = 1e6
 Floats = npt.NDArray[np.float64]
@@ -86,7 +85,7 @@ def _bytes_per_ms(large: pd.DataFrame, busy_ms: float, link: Link) -> float | No
         return float(np.median(_covered(begins, done)))
 
     least = float(nbytes.sum()) / busy_ms
-    low, high = math.log(least), math.log(least * _MOST_LATENCY)
+    low, high = math.log(least), math.log(least * LATENCY_ONLY)
     if busy(math.exp(high)) >= busy_ms:
         return None
     while high - low > _RATE_ERROR:

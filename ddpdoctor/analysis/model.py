@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ddpdoctor.analysis.gaintypes import NO_GAINS, Gains, StepCalls
 from ddpdoctor.analysis.replay import Link
@@ -105,16 +105,19 @@ class NamedTime:
     ms_by_rank: dict[int, float]  # ranks that have such spans
 
 
+LATENCY_ONLY: Final = 100.0  # times the bytes could have moved meanwhile: latency is all there is
+
+
 @dataclass(frozen=True)
 class LinkFit:
     """What the all-reduces of a step cost on the network, with waiting for ranks taken out.
 
     `busy_ms` is the time per step in which at least one all-reduce was in transfer, all ranks
     having arrived. `alpha_ms` is what one small message takes, None where none was seen.
-    `beta_gb_per_s` = bytes / (busy - alpha x what of the collectives hides no other's latency),
-    GB = 10^9 bytes, and
-    `busbw_gb_per_s` is beta times 2(n-1)/n, the factor of nccl-tests for all-reduce.
-    `latency_share` is the part of `busy_ms` that alpha explains.
+    `beta_gb_per_s`, GB = 10^9 bytes, is the rate at which the step's messages, begun as recorded,
+    are under way for so long; None where alpha alone takes that time. `busbw_gb_per_s` is beta
+    times 2(n-1)/n, the factor of nccl-tests for all-reduce. `latency_share` is the part of
+    `busy_ms` in which no bytes move.
     """
 
     alpha_ms: float | None
@@ -128,10 +131,12 @@ class LinkFit:
 
     @property
     def as_link(self) -> Link | None:
-        """For the replay."""
-        if self.alpha_ms is None or not self.beta_gb_per_s:
+        """For the replay; at a rate that is sure to be there where alpha takes all the time."""
+        if self.alpha_ms is None or not self.busy_ms:
             return None
-        return Link(self.alpha_ms, self.beta_gb_per_s * 1e6, self.at_once)
+        least = LATENCY_ONLY * self.bytes_per_step / self.busy_ms
+        rate = self.beta_gb_per_s * 1e6 if self.beta_gb_per_s else least
+        return Link(self.alpha_ms, rate, self.at_once)
 
 
 @dataclass(frozen=True)
