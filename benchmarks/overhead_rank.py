@@ -36,7 +36,7 @@ from ddpdoctor.schedule import Steps
 from ddpdoctor.settings import Settings
 
 WARM_UP: Final = 4  # steps of a block before those measured: buckets settle, caches fill
-FEWEST_ROUNDS: Final = 4
+FEWEST_MEASURED: Final = 2  # of each variant, for a spread
 PROFILED: Final = 10  # torch.profiler keeps every event in memory: only a short window
 ENDLESS: Final = 1_000_000_000
 LEARNING_RATE: Final = 1e-4
@@ -169,7 +169,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     blocks: dict[str, list[dict[str, Any]]] = {variant.name: [] for variant in variants}
     began = time.monotonic()
     for number in range(options.rounds + 1):
-        if number > FEWEST_ROUNDS and _is_over(began + options.seconds):
+        if number > FEWEST_MEASURED * options.others_every and _is_over(began + options.seconds):
             break
         for variant in _due(variants, number, options.others_every):
             block = variant.block(number)
