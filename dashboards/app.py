@@ -11,7 +11,6 @@ from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
 
 from ddpdoctor import __version__
-from ddpdoctor.analysis.buckets import bucket_stats
 from ddpdoctor.analysis.headline import headline
 from ddpdoctor.analysis.standings import phase_excesses
 from ddpdoctor.analysis.timeline import Timeline
@@ -91,7 +90,9 @@ PAGES: dict[str, Page] = {
         shown.timeline, shown.findings, shown.split, relative
     ),
     "ranks": lambda shown, relative: ranks_page(shown.analysis, relative),
-    "buckets": lambda shown, relative: buckets_page(shown.analysis, relative),
+    "buckets": lambda shown, relative: buckets_page(
+        shown.analysis, shown.bucket_parameters, relative
+    ),
     "data-loading": lambda shown, relative: data_page(shown.analysis, relative),
     "stacks": lambda shown, relative: stacks_page(shown.analysis, relative),
     "checks": lambda shown, relative: checks_page(shown.report, shown.findings, relative),
@@ -101,7 +102,7 @@ CHARTS: dict[str, Callable[[Shown, str], go.Figure]] = {
     "excess-map": lambda shown, theme: excess_map(shown.map, theme),
     "step-areas": lambda shown, theme: step_areas(shown.series, theme),
     "excess-bars": lambda shown, theme: excess_bars(phase_excesses(shown.analysis), theme),
-    "bucket-bars": lambda shown, theme: bucket_bars(bucket_stats(shown.analysis), theme),
+    "bucket-bars": lambda shown, theme: bucket_bars(shown.buckets, theme),
     "input-map": lambda shown, theme: input_map(shown.inputs, theme),
 }
 

@@ -9,7 +9,7 @@ import flask
 
 from ddpdoctor.analysis.windowed import WindowTable, window_table
 from ddpdoctor.dashboards.offline import Stretch, TooMuch, page_of
-from ddpdoctor.dashboards.routes import asked_number, asked_rows
+from ddpdoctor.dashboards.routes import asked_rows, asked_stretch
 from ddpdoctor.dashboards.shown import Current, Shown
 from ddpdoctor.export import stream_trace
 from ddpdoctor.sheets import SHEETS, Column, Row, Sheet, as_csv
@@ -59,13 +59,8 @@ def export_routes(current: Current) -> flask.Blueprint:
 
 
 def _stretch(shown: Shown) -> Stretch:
-    timeline = shown.timeline
-    return Stretch(
-        asked_number("t0", 0.0),
-        asked_number("t1", timeline.duration_ms),
-        asked_rows(len(timeline.ranks)),
-        flask.request.args.get("at", ""),
-    )
+    rows = asked_rows(len(shown.timeline.ranks))
+    return Stretch(*asked_stretch(shown), rows, flask.request.args.get("at", ""))
 
 
 def _sheet(table: WindowTable) -> Sheet:

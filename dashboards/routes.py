@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -16,8 +17,13 @@ import numpy as np
 
 from ddpdoctor.analysis.details import CallDetail, SpanDetail, call_detail, span_detail
 from ddpdoctor.analysis.ragged import Ints
-from ddpdoctor.analysis.tiles import Bins, phase_tile, pooled_columns, worst_rows
-from ddpdoctor.analysis.windowed import WindowTable, next_of_bucket, window_table
+from ddpdoctor.analysis.tiles import Bins, Bytes, phase_tile, pooled_columns, worst_rows
+from ddpdoctor.analysis.windowed import (
+    WindowTable,
+    bucket_kinds,
+    next_of_kinds,
+    window_table,
+)
 from ddpdoctor.dashboards.links import PlacedFinding
 from ddpdoctor.dashboards.palette import DARK, LIGHT, Palette
 from ddpdoctor.dashboards.shown import Current, Shown
@@ -29,83 +35,120 @@ TILE: Final = 512  # columns and rows of a picture
 MOST_LEVEL: Final = 40  # of a tile: 2^40 us are 12 days
 FINEST_MS: Final = 0.001  # a bin of a tile of level 0
 MOST_TILE: Final = 2**31  # number of a tile
+MOST_TILES: Final = 8  # in one answer
+
+Answer = Callable[..., flask.Response]  # to what is shown, and the numbers in the path
 
 
 def data_routes(current: Current) -> flask.Blueprint:
     routes = flask.Blueprint("data", __name__)
-
-    @routes.get("/meta")
-    def meta() -> flask.Response:
-        return _json(meta_of(current.shown))
-
-    @routes.get("/live")
-    def live() -> flask.Response:
-        """Asked each second: whether there is something new to show."""
-        still_s = round(current.still_s, 1)
-        state = {"version": current.version, "course": current.course.value, "still_s": still_s}
-        return _json(state)
-
-    @routes.get("/steps")
-    def steps() -> flask.Response:
-        return _binary(step_columns(current.shown.series))
-
-    @routes.get("/blame/<int:level>/<int:tile>")
-    def blame(level: int, tile: int) -> flask.Response:
-        """All ranks by TILE columns of 2^level steps each."""
-        if level > MOST_LEVEL or tile > MOST_TILE:
-            flask.abort(404)
-        size = 2**level
-        cells = pooled_columns(current.shown.blame, tile * TILE * size, TILE, size)
-        return _bytes(cells.tobytes())
-
-    @routes.get("/phases/<int:level>/<int:tile>/<int:each>/<int:strip>")
-    def phases(level: int, tile: int, each: int, strip: int) -> flask.Response:
-        """TILE bins of 2^level us by at most TILE rows of the worst of `each` ranks."""
-        shown = current.shown
-        ranks = len(shown.timeline.ranks)
-        if level > MOST_LEVEL or max(tile, strip) > MOST_TILE or not 1 <= each <= ranks:
-            flask.abort(404)
-        each_ms = FINEST_MS * 2**level
-        bins = Bins(tile * TILE * each_ms, each_ms, TILE)
-        blame, steps = shown.blame, shown.columns_within(bins.begin_ms, bins.end_ms)
-        rows = worst_rows(blame, strip * TILE * each, TILE, each, steps)
-        return _bytes(phase_tile(shown.timeline, blame, rows, bins).tobytes())
-
-    @routes.get("/window")
-    def window() -> flask.Response:
-        timeline = current.shown.timeline
-        begin_ms, end_ms = asked_number("t0", 0.0), asked_number("t1", timeline.duration_ms)
-        rows = asked_rows(len(timeline.ranks))
-        spans, calls = timeline.window(begin_ms, end_ms, rows)
-        marks = timeline.marks.within(begin_ms, end_ms)
-        if len(spans.id) + len(calls.id) + len(marks.rank) > MOST_SPANS:
-            flask.abort(413)
-        return _binary(window_columns(spans, calls) | mark_columns(marks))
-
-    @routes.get("/table")
-    def table() -> flask.Response:
-        """The stretch in numbers."""
-        timeline = current.shown.timeline
-        begin_ms, end_ms = asked_number("t0", 0.0), asked_number("t1", timeline.duration_ms)
-        rows = asked_rows(len(timeline.ranks))
-        return _json(_table(window_table(timeline, begin_ms, end_ms, rows)))
-
-    @routes.get("/bucket/<int:bucket>")
-    def bucket(bucket: int) -> flask.Response:
-        """The next all-reduce of a bucket on a rank."""
-        rank, begin_ms = int(asked_number("rank", 0)), asked_number("from", 0.0)
-        found = next_of_bucket(current.shown.timeline, bucket, rank, begin_ms)
-        return _detail(None if found is None else call_detail(current.shown.timeline, found))
-
-    @routes.get("/span/<int:number>")
-    def span(number: int) -> flask.Response:
-        return _detail(span_detail(current.shown.timeline, number))
-
-    @routes.get("/call/<int:number>")
-    def call(number: int) -> flask.Response:
-        return _detail(call_detail(current.shown.timeline, number))
-
+    routes.add_url_rule("/live", "live", lambda: live(current))
+    for rule, answer in ROUTES.items():
+        routes.add_url_rule(rule, answer.__name__, _of_shown(current, answer))
     return routes
+
+
+def _of_shown(current: Current, answer: Answer) -> Callable[..., flask.Response]:
+    return lambda **numbers: answer(current.shown, **numbers)
+
+
+def live(current: Current) -> flask.Response:
+    """Asked each second: whether there is something new to show."""
+    still_s = round(current.still_s, 1)
+    state = {"version": current.version, "course": current.course.value, "still_s": still_s}
+    return _json(state)
+
+
+def meta(shown: Shown) -> flask.Response:
+    return _json(meta_of(shown))
+
+
+def steps(shown: Shown) -> flask.Response:
+    return _binary(step_columns(shown.series))
+
+
+def blame(shown: Shown, level: int, tile: int) -> flask.Response:
+    """All ranks by TILE columns of 2^level steps each."""
+    if level > MOST_LEVEL or tile > MOST_TILE:
+        flask.abort(404)
+    size = 2**level
+    return _tiles(tile, lambda at: pooled_columns(shown.blame, at * TILE * size, TILE, size))
+
+
+def phases(shown: Shown, level: int, tile: int, each: int, strip: int) -> flask.Response:
+    """TILE bins of 2^level us by at most TILE rows of the worst of `each` ranks."""
+    ranks = len(shown.timeline.ranks)
+    if level > MOST_LEVEL or max(tile, strip) > MOST_TILE or not 1 <= each <= ranks:
+        flask.abort(404)
+    each_ms = FINEST_MS * 2**level
+
+    def made(at: int) -> Bytes:
+        bins = Bins(at * TILE * each_ms, each_ms, TILE)
+        columns = shown.columns_within(bins.begin_ms, bins.end_ms)
+        rows = worst_rows(shown.blame, strip * TILE * each, TILE, each, columns)
+        return phase_tile(shown.changes, rows, bins)
+
+    return _tiles(tile, made)
+
+
+def window(shown: Shown) -> flask.Response:
+    """Single spans, collectives and marks."""
+    timeline = shown.timeline
+    begin_ms, end_ms = asked_stretch(shown)
+    spans, calls = timeline.window(begin_ms, end_ms, asked_rows(len(timeline.ranks)))
+    marks = timeline.marks.within(begin_ms, end_ms)
+    if len(spans.id) + len(calls.id) + len(marks.rank) > MOST_SPANS:
+        flask.abort(413)
+    return _binary(window_columns(spans, calls) | mark_columns(marks))
+
+
+def table(shown: Shown) -> flask.Response:
+    """The stretch in numbers."""
+    rows = asked_rows(len(shown.timeline.ranks))
+    return _json(_table(window_table(shown.timeline, *asked_stretch(shown), rows)))
+
+
+def bucket(shown: Shown, number: int) -> flask.Response:
+    """The next all-reduce of a bucket on a rank; of one `group` and size in `bytes`, if asked."""
+    timeline = shown.timeline
+    kinds = bucket_kinds(timeline.calls.kinds, number, _asked_whole("group"), _asked_whole("bytes"))
+    rank, begin_ms = int(asked_number("rank", 0)), asked_number("from", 0.0)
+    found = next_of_kinds(timeline, kinds, rank, begin_ms)
+    return _detail(None if found is None else call_detail(timeline, found))
+
+
+def span(shown: Shown, number: int) -> flask.Response:
+    return _detail(span_detail(shown.timeline, number))
+
+
+def call(shown: Shown, number: int) -> flask.Response:
+    return _detail(call_detail(shown.timeline, number))
+
+
+def _tiles(first: int, made: Callable[[int], Bytes]) -> flask.Response:
+    """One after the other, as many as `tiles` says: each request has its price."""
+    count = asked_number("tiles", 1)
+    if not 1 <= count <= MOST_TILES:
+        flask.abort(400)
+    return _bytes(b"".join(made(first + more).tobytes() for more in range(int(count))))
+
+
+ROUTES: Final[dict[str, Answer]] = {
+    "/meta": meta,
+    "/steps": steps,
+    "/blame/<int:level>/<int:tile>": blame,
+    "/phases/<int:level>/<int:tile>/<int:each>/<int:strip>": phases,
+    "/window": window,
+    "/table": table,
+    "/bucket/<int:number>": bucket,
+    "/span/<int:number>": span,
+    "/call/<int:number>": call,
+}
+
+
+def asked_stretch(shown: Shown) -> tuple[float, float]:
+    """From `t0` to `t1`, in milliseconds; the whole run by default."""
+    return asked_number("t0", 0.0), asked_number("t1", shown.timeline.duration_ms)
 
 
 def asked_rows(count: int) -> Ints:
@@ -125,6 +168,10 @@ def asked_number(name: str, default: float) -> float:
     return value
 
 
+def _asked_whole(name: str) -> int | None:
+    return int(asked_number(name, 0)) if name in flask.request.args else None
+
+
 def meta_of(shown: Shown) -> dict[str, Any]:
     timeline = shown.timeline
     return {
@@ -140,6 +187,7 @@ def meta_of(shown: Shown) -> dict[str, Any]:
         "phases": {int(phase): phase.label for phase in Phase},
         "ops": {int(op): op.label for op in Op},
         "colours": {"light": _colours(LIGHT), "dark": _colours(DARK)},
+        "buckets": [asdict(part) for part in shown.bucket_parameters],
         "findings": [_placed(placed) for placed in shown.findings],
     }
 

@@ -6,9 +6,11 @@ from functools import cached_property
 
 import numpy as np
 
+from ddpdoctor.analysis.bucketed import BucketParameters, bucket_parameters
+from ddpdoctor.analysis.buckets import BucketStats, bucket_stats
 from ddpdoctor.analysis.grid import InputMap, StepMap, StepSeries, input_map, pooled, step_series
 from ddpdoctor.analysis.model import Analysis
-from ddpdoctor.analysis.tiles import Bytes, blame_by_row
+from ddpdoctor.analysis.tiles import Bytes, Changes, blame_by_row, phase_changes
 from ddpdoctor.analysis.timeline import Timeline, build_timeline
 from ddpdoctor.dashboards.links import PlacedFinding, placed_findings
 from ddpdoctor.errors import NotARun
@@ -42,8 +44,20 @@ class Shown:
         return input_map(self.timeline.grid, MAP_COLUMNS)
 
     @cached_property
+    def buckets(self) -> tuple[BucketStats, ...]:
+        return bucket_stats(self.analysis)
+
+    @cached_property
+    def bucket_parameters(self) -> tuple[BucketParameters, ...]:
+        return bucket_parameters(self.analysis.models, self.buckets)
+
+    @cached_property
     def blame(self) -> Bytes:
         return blame_by_row(self.timeline)
+
+    @cached_property
+    def changes(self) -> Changes:
+        return phase_changes(self.timeline, self.blame)
 
     def columns_within(self, begin_ms: float, end_ms: float) -> slice:
         """The steps of the job that overlap this stretch of time, as columns of the grid."""
@@ -53,7 +67,7 @@ class Shown:
 
     def prepare(self) -> None:
         """What the first look at a large run would have to wait for."""
-        _ = self.series, self.blame, self.timeline.span_rows, self.timeline.call_rows
+        _ = self.series, self.changes, self.timeline.span_rows, self.timeline.call_rows
 
     @property
     def split(self) -> bool:

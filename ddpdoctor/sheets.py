@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from ddpdoctor.analysis.bucketed import BucketParameters, bucket_parameters
 from ddpdoctor.analysis.buckets import BucketStats, bucket_stats
 from ddpdoctor.analysis.feeds import (
     BatchSizes,
@@ -119,15 +120,19 @@ def hosts_sheet(analysis: Analysis) -> Sheet:
     return Sheet("Hosts", columns, rows, "No rank was recorded.")
 
 
-def _bucket_row(each: BucketStats) -> Row:
+def _bucket_row(each: BucketStats, held: BucketParameters | None) -> Row:
     share = None if each.last_share is None else 100 * each.last_share
     view = None if each.worst_sync is None else f"sync={each.worst_sync}&rank={each.worst_rank}"
     return Row(
         (each.bucket, each.nbytes / 2**20, each.reductions, each.spread_ms, each.spread_high_ms,
          each.wait_ms, each.transfer_ms, each.gb_per_s, each.exposed_ms, each.last_rank, share,
-         each.worst_sync),
+         each.worst_sync, None if held is None else _names(held.names)),
         view,
     )  # fmt: skip
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"{len(names)}: {names[0]} … {names[-1]}"
 
 
 def buckets_sheet(analysis: Analysis) -> Sheet:
@@ -139,9 +144,13 @@ def buckets_sheet(analysis: Analysis) -> Sheet:
         Column("exposed ms", note="Of the transfer, while the training thread stood still"),
         Column("last rank", note="Arrives last most often"), Column("in %", 0),
         Column("worst step"),
+        Column("parameters", note="In the order of their gradients"),
     )  # fmt: skip
+    buckets = bucket_stats(analysis)
+    held = {part.key: part for part in bucket_parameters(analysis.models, buckets)}
+    rows = tuple(_bucket_row(each, held.get(each.key)) for each in buckets)
     return Sheet(
-        "Buckets", columns, tuple(map(_bucket_row, bucket_stats(analysis))),
+        "Buckets", columns, rows,
         "No bucket of DDP was seen in a counted step. Buckets are told apart where the model is "
         "wrapped by ddpdoctor.wrap, or started by ddpdoctor run, and steps are recorded in "
         "detail; a comm hook or an own gradient reduction hides them.",
@@ -228,6 +237,16 @@ def _last_row(each: LastSeen) -> Row:
     sites = " ← ".join(f"{site.file}:{site.line} {site.function}" for site in each.sites[:6])
     phase = None if each.phase is None else each.phase.label
     return Row((each.rank, each.what, each.seconds, phase, sites or None), f"rank={each.rank}")
+
+
+def last_sheets(analysis: Analysis) -> tuple[tuple[str, Sheet], ...]:
+    """Apart for each moment at which ranks were looked at; one without rows where none was."""
+    whole = last_sheet(analysis)
+    moments = dict.fromkeys(str(row.cells[1]) for row in whole.rows)
+    return tuple(
+        (moment, replace(whole, rows=tuple(row for row in whole.rows if row.cells[1] == moment)))
+        for moment in moments
+    ) or (("", whole),)
 
 
 def last_sheet(analysis: Analysis) -> Sheet:

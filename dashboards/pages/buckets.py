@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dash import html
 from dash.development.base_component import Component
 
+from ddpdoctor.analysis.bucketed import BucketParameters
 from ddpdoctor.analysis.model import Analysis, LinkFit
 from ddpdoctor.dashboards.pages.frame import Relative
 from ddpdoctor.dashboards.pages.overview import NOT_MEASURED
 from ddpdoctor.dashboards.pages.sheet import chart, missing, page, panel, sheet_panel
 from ddpdoctor.sheets import buckets_sheet
 
-MOST_NAMES = 60  # of parameters that are listed
+MOST_NAMES = 60  # of parameters that are listed where no bucket is known to hold them
+FEW_NAMES = 12  # of a bucket, that are shown at once
 
 
-def buckets_page(analysis: Analysis, relative: Relative) -> Component:
+def buckets_page(
+    analysis: Analysis, held: Sequence[BucketParameters], relative: Relative
+) -> Component:
     sheet = buckets_sheet(analysis)
     if not sheet.rows:
         return page("Buckets", missing("Buckets", sheet.missing), _link(analysis.link))
@@ -28,7 +34,7 @@ def buckets_page(analysis: Analysis, relative: Relative) -> Component:
         ),
         sheet_panel(sheet, "buckets", relative, "the link shows the step with the longest spread"),
         _link(analysis.link),
-        *_models(analysis),
+        *_parameters(analysis, held),
     )
 
 
@@ -56,8 +62,28 @@ def _or_not(value: float | None, shown: str) -> str:
     return NOT_MEASURED if value is None else shown.format(value)
 
 
+def _parameters(analysis: Analysis, held: Sequence[BucketParameters]) -> list[Component]:
+    """By bucket where the sizes tell which holds which, else by model."""
+    if not held:
+        return _models(analysis)
+    return [
+        panel(
+            "Parameters of the buckets",
+            "in the order of their gradients, by the sizes of both",
+            *(_held(each) for each in held),
+        )
+    ]
+
+
+def _held(part: BucketParameters) -> Component:
+    count = f"{len(part.names)} parameters" if len(part.names) > 1 else "1 parameter"
+    title = f"Bucket {part.bucket} of {part.model}: {count}, {part.nbytes / 2**20:.1f} MiB"
+    names = html.Ul([html.Li(name) for name in part.names], className="names")
+    return html.Details([html.Summary(title), names], open=len(part.names) <= FEW_NAMES)
+
+
 def _models(analysis: Analysis) -> list[Component]:
-    """Parameters by model: which bucket holds which is not recorded."""
+    """Parameters by model."""
     infos = {
         number: info
         for trace in analysis.run.ranks
@@ -67,7 +93,7 @@ def _models(analysis: Analysis) -> list[Component]:
         panel(
             f"Parameters of {info.name}",
             f"{info.parameter_count} parameters, {info.elements:,} elements; which bucket holds "
-            "which is not recorded",
+            "which is not told by their sizes",
             html.Ul(
                 [
                     html.Li(f"{each.name}  {each.shape} {each.dtype}")

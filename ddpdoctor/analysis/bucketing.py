@@ -24,17 +24,17 @@ def parameter_bytes(models: tuple[ModelGroup, ...], total: float) -> Floats:
     """In the order of their gradients, the model's last first; even pieces where not known."""
     for group in models:
         reduced = [each for each in group.info.parameters if each.reduced]
-        sizes = np.array([_nbytes(each) for each in reversed(reduced)], np.float64)
+        sizes = np.array([nbytes_of(each) for each in reversed(reduced)], np.float64)
         if len(sizes) and abs(sizes.sum() - total) < 1:
             return sizes
     pieces = max(1, round(total / _PIECE))
     return np.full(pieces, total / pieces)
 
 
-def _nbytes(tensor: WatchedTensor) -> float:
-    elements = 1.0
+def nbytes_of(tensor: WatchedTensor) -> int:
+    elements = 1
     for extent in tensor.shape.split("x"):
-        elements *= float(extent) if extent.isdecimal() else 1.0
+        elements *= int(extent) if extent.isdecimal() else 1
     return elements * _BYTES.get(tensor.dtype.removeprefix("torch."), 4)
 
 

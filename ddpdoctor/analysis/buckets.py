@@ -37,6 +37,10 @@ class BucketStats:
     worst_sync: int | None  # the step with the longest spread
     worst_rank: int | None  # that arrived last in it
 
+    @property
+    def key(self) -> tuple[int, int, int]:
+        return self.group, self.bucket, self.nbytes
+
 
 def bucket_stats(analysis: Analysis) -> tuple[BucketStats, ...]:
     """In the order of the buckets; empty where no bucket was told apart."""

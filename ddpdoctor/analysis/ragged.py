@@ -63,6 +63,13 @@ class Ragged:
         last = _first_where(self.begin, first, high, t1, or_equal=False)
         return Ranges(first, last)
 
+    def changing(self, rows: Ints, t0: float, t1: float) -> Ranges:
+        """What of these rows begins in [t0, t1), and the one that began last before it."""
+        low, high = self.starts[rows], self.starts[rows + 1]
+        first = _first_where(self.begin, low, high, t0, or_equal=False)
+        last = _first_where(self.begin, first, high, t1, or_equal=True)
+        return Ranges(np.maximum(low, first - 1), last)
+
 
 def _first_where(values: Floats, low: Ints, high: Ints, limit: float, *, or_equal: bool) -> Ints:
     """In each range, the first place whose value is above the limit (or equal to it)."""

@@ -24,7 +24,7 @@ class SeenLine:
 
 @dataclass(frozen=True)
 class LastSeen:
-    """Where a rank stood, when nothing had moved or SIGTERM came; innermost line first."""
+    """Where a rank stood, when nothing had moved or a signal came; innermost line first."""
 
     rank: int
     what: str
@@ -60,7 +60,10 @@ def last_seen(analysis: Analysis) -> tuple[LastSeen, ...]:
         if stall is not None:
             sites = (stall.site,) if stall.site is not None else ()
             found.append(LastSeen(rank, "stood still", stall.seconds, stall.phase, sites))
-        if stacks.at_sigterm is not None:
-            found.append(LastSeen(rank, "at SIGTERM", None, None, stacks.at_sigterm))
+        for what, at_signal in (
+            ("at SIGHUP", stacks.at_sighup), ("at SIGTERM", stacks.at_sigterm),
+        ):  # fmt: skip
+            if at_signal is not None:
+                found.append(LastSeen(rank, what, None, None, at_signal))
         found += [LastSeen(rank, "held Python's lock", None, None, sites) for sites in stacks.stuck]
     return tuple(found)

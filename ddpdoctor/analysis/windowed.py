@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddpdoctor.analysis.ragged import Floats, Ints
-from ddpdoctor.analysis.timeline import Timeline
+from ddpdoctor.analysis.timeline import CallKinds, Timeline
 from ddpdoctor.events import Phase
 
 
@@ -73,14 +73,25 @@ def _row(timeline: Timeline, row: int, spent: Floats, columns: Ints) -> WindowRo
     return WindowRow(rank, timeline.hosts[row], tuple(spent.tolist()), worst, excess)
 
 
-def next_of_bucket(timeline: Timeline, bucket: int, rank: int, from_ms: float) -> int | None:
-    """The call of this rank for this bucket that begins next, else its last one; None for none."""
+def bucket_kinds(
+    kinds: CallKinds, bucket: int, group: int | None = None, nbytes: int | None = None
+) -> Ints:
+    """Numbers of the kinds of calls that reduce this bucket, of any group and size by default."""
+    fits = kinds.bucket == bucket
+    if group is not None:
+        fits = fits & (kinds.group == group)
+    if nbytes is not None:
+        fits = fits & (kinds.nbytes == nbytes)
+    return np.flatnonzero(fits)
+
+
+def next_of_kinds(timeline: Timeline, kinds: Ints, rank: int, from_ms: float) -> int | None:
+    """The call of this rank of these kinds that begins next, else its last one; None for none."""
     calls = timeline.calls
     row = int(np.searchsorted(np.asarray(timeline.ranks), rank))
     if row >= len(timeline.ranks) or timeline.ranks[row] != rank:
         return None
     first, last = timeline.call_rows.starts[row : row + 2]
-    kinds = np.flatnonzero(calls.kinds.bucket == bucket)
     own = int(first) + np.flatnonzero(np.isin(calls.kind[first:last], kinds))
     if not len(own):
         return None

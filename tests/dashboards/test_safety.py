@@ -148,6 +148,15 @@ def test_large_answers_are_packed_where_the_browser_can(client: FlaskClient) -> 
     assert gzip.decompress(packed.data) == plain.data
 
 
+def test_tiles_side_by_side_come_in_one_answer(client: FlaskClient) -> None:
+    entered(client)
+    for path in ("/data/phases/13/{}/1/0", "/data/blame/0/{}"):
+        alone = [client.get(path.format(tile)).data for tile in (0, 1, 2)]
+        assert client.get(f"{path.format(0)}?tiles=3").data == b"".join(alone)
+    for count in ("0", "9", "-1", "x"):
+        assert client.get(f"/data/blame/0/0?tiles={count}").status_code == 400
+
+
 def test_names_from_traces_stay_text() -> None:
     name = "<img src=x onerror=alert(1)>"
     run = with_ranks(

@@ -10,6 +10,7 @@ export class OfflineSource extends Source {
   constructor(files) {
     super("");
     this.files = files;
+    this.tiles.mostInOne = 1;
   }
 
   async open() {
@@ -27,9 +28,10 @@ export class OfflineSource extends Source {
   }
 
   async json(path) {
-    const [kind, id] = path.split("/");
+    const [kind, id] = path.split(/[/?]/);
     if (kind === "span") return this.span(Number(id));
     if (kind === "call") return this.call(Number(id));
+    if (kind === "bucket") return this.bucket(Number(id), new URLSearchParams(path.split("?")[1]));
     return JSON.parse(new TextDecoder().decode(await this.bytes(path)));
   }
 
@@ -64,6 +66,21 @@ export class OfflineSource extends Source {
       phase: this.meta.phases[c.span_phase[i]], begin_ms: c.span_begin[i],
       duration_ms: c.span_end[i] - c.span_begin[i], step_phase_ms: null,
     };
+  }
+
+  // The next of the bucket on the rank, else the last.
+  bucket(number, asked) {
+    const { columns: c } = this.spans;
+    const fits = (name, column, i) => !asked.has(name) || column[i] === Number(asked.get(name));
+    let found = -1;
+    for (let i = 0; i < c.call_id.length; i++) {
+      if (c.call_bucket[i] !== number || c.call_rank[i] !== Number(asked.get("rank"))) continue;
+      if (!fits("group", c.call_group, i) || !fits("bytes", c.call_bytes, i)) continue;
+      found = i;
+      if (c.call_begin[i] >= Number(asked.get("from"))) break;
+    }
+    if (found < 0) throw new Error("not in this file");
+    return this.call(c.call_id[found]);
   }
 
   call(id) {

@@ -14,17 +14,16 @@ export class Picture {
     this.image = null;
   }
 
-  // Paths of the tiles in view.
-  paths(tier) {
+  // The tiles in view, from left to right.
+  tiles(tier) {
     const { picture, first, last, rows } = this.plan(tier);
     const [top, bottom] = this.layout.visibleRows();
-    const paths = [];
+    const seen = ({ at, count }) => at * this.each < bottom && (at + count) * this.each > top;
+    const found = [];
     for (let tile = Math.floor(first / TILE); tile <= Math.floor((last - 1) / TILE); tile++) {
-      for (const { path, at, count } of picture.strips(tile, rows)) {
-        if (at * this.each < bottom && (at + count) * this.each > top) paths.push(path);
-      }
+      found.push(...picture.strips(tile, rows).filter(seen));
     }
-    return paths;
+    return found;
   }
 
   plan(tier) {
@@ -84,11 +83,14 @@ export class Picture {
     this.fit(width, height);
     const out = new Uint32Array(this.image.data.buffer);
     out.fill(0);
-    const lines = { matrix, from, to, colours, width };
+    const cells = new Uint8Array(matrix.stride + 1); // the last one is none
+    const columns = columnsOf(matrix, from, to);
     this.eachLine(height, (row, top, bottom) => {
+      const line = pool > 1 ? row : Math.floor(row / this.each);
+      worstRow(matrix, line, Math.min(line + pool, rows), cells);
       const begin = top * width;
-      if (pool > 1) pooledLine(lines, out, begin, row, Math.min(row + pool, rows));
-      else plainLine(lines, out, begin, tier === "steps" ? row : row / this.each);
+      if (columns.several) worstColumns(cells, columns, colours, out, begin);
+      else oneColumn(cells, columns.from, colours, out, begin);
       for (let y = top + 1; y < bottom; y++) out.copyWithin(y * width, begin, begin + width);
     });
     this.context.putImageData(this.image, 0, 0);
@@ -135,26 +137,37 @@ export class Picture {
   }
 }
 
-function plainLine({ matrix, from, to, colours, width }, out, begin, row) {
-  const base = row * matrix.stride - matrix.first;
-  for (let x = 0; x < width; x++) {
-    let worst = 0;
-    for (let c = from[x]; c < to[x]; c++) {
-      const cell = matrix.cells[base + c];
-      if (cell > worst) worst = cell;
-    }
-    out[begin + x] = colours[worst];
+// From pixels to columns of the matrix: [from, to), of the blank one where there is none.
+function columnsOf({ first, stride }, from, to) {
+  const found = { from: new Int32Array(from.length), to: new Int32Array(from.length), several: false };
+  for (let x = 0; x < from.length; x++) {
+    const some = to[x] > from[x];
+    found.from[x] = some ? from[x] - first : stride;
+    found.to[x] = some ? to[x] - first : stride + 1;
+    if (to[x] > from[x] + 1) found.several = true;
+  }
+  return found;
+}
+
+// Of each column the worst cell in these rows.
+function worstRow({ cells, stride }, first, last, found) {
+  found.set(cells.subarray(first * stride, (first + 1) * stride));
+  for (let row = first + 1; row < last; row++) {
+    const own = cells.subarray(row * stride, (row + 1) * stride);
+    for (let c = 0; c < stride; c++) if (own[c] > found[c]) found[c] = own[c];
   }
 }
 
-function pooledLine({ matrix, from, to, colours, width }, out, begin, first, last) {
-  const { cells, stride } = matrix;
-  for (let x = 0; x < width; x++) {
-    let worst = 0;
-    for (let row = first; row < last; row++) {
-      const base = row * stride - matrix.first;
-      for (let c = from[x]; c < to[x]; c++) if (cells[base + c] > worst) worst = cells[base + c];
-    }
+// A line of pixels, each with a column of its own. What runs for each pixel is kept this short.
+function oneColumn(cells, from, colours, out, begin) {
+  for (let x = 0; x < from.length; x++) out[begin + x] = colours[cells[from[x]]];
+}
+
+// A line of pixels by the worst of the columns under each.
+function worstColumns(cells, { from, to }, colours, out, begin) {
+  for (let x = 0; x < from.length; x++) {
+    let worst = cells[from[x]];
+    for (let c = from[x] + 1; c < to[x]; c++) if (cells[c] > worst) worst = cells[c];
     out[begin + x] = colours[worst];
   }
 }

@@ -4,14 +4,16 @@ export const TILE = 512; // columns and rows, as the server makes them
 const FINEST_MS = 0.001; // a bin of a tile of level 0
 const MOST_KEPT = 96;
 const MOST_AT_ONCE = 4; // requests; more of them only wait for each other
+const MOST_IN_ONE = 8; // tiles side by side in one request
 export const RETRY_MS = 2_000; // after a request that failed
 const COARSER = 5; // levels that are tried while a tile is on its way
 
 export class Tiles {
   constructor(load) {
     this.load = load;
+    this.mostInOne = MOST_IN_ONE;
     this.kept = new Map(); // path: bytes, the one used last at the end
-    this.asked = new Map(); // path: AbortController
+    this.asked = new Map(); // path: AbortController of the request that it is part of
     this.failure = null;
     this.resting = false; // after a failure
     this.version = 0; // grows with each tile that comes
@@ -25,36 +27,56 @@ export class Tiles {
     this.matrix = null;
   }
 
-  // Asks for what is in view and not there; drops what was asked for another view.
-  want(paths, done) {
-    const wanted = new Set(paths);
+  // Asks for the tiles in view that are not there; drops what was asked for another view.
+  want(tiles, done) {
+    this.drop(new Set(tiles.map(({ path }) => path)));
+    let room = this.resting ? 0 : MOST_AT_ONCE - new Set(this.asked.values()).size;
+    for (const paths of this.sideBySide(tiles)) if (room-- > 0) this.ask(paths, done);
+    return tiles.every(({ path }) => this.kept.has(path));
+  }
+
+  // Requests of which nothing is wanted any more.
+  drop(wanted) {
+    const used = new Set([...this.asked].filter(([path]) => wanted.has(path)).map(([, request]) => request));
     for (const [path, request] of this.asked) {
-      if (wanted.has(path)) continue;
+      if (used.has(request)) continue;
       request.abort();
       this.asked.delete(path);
     }
-    for (const path of this.resting ? [] : wanted) {
-      if (this.asked.size >= MOST_AT_ONCE) break;
-      if (this.kept.has(path) || this.asked.has(path)) continue;
-      this.ask(path, done);
-    }
-    return paths.every((path) => this.kept.has(path));
   }
 
-  ask(path, done) {
+  // The paths of missing tiles, those of one request together: each request has its price.
+  sideBySide(tiles) {
+    const groups = new Map(); // by the last path of each
+    for (const { path, left } of tiles) {
+      if (this.kept.has(path) || this.asked.has(path)) continue;
+      const group = groups.get(left);
+      if (group && group.length < this.mostInOne) {
+        groups.delete(left);
+        groups.set(path, [...group, path]);
+      } else groups.set(path, [path]);
+    }
+    return groups.values();
+  }
+
+  ask(paths, done) {
     const request = new AbortController();
-    this.asked.set(path, request);
-    this.load(path, request.signal).then(
+    for (const path of paths) this.asked.set(path, request);
+    const forget = () => {
+      for (const path of paths) if (this.asked.get(path) === request) this.asked.delete(path);
+    };
+    this.load(`${paths[0]}?tiles=${paths.length}`, request.signal).then(
       (buffer) => {
-        if (this.asked.get(path) !== request) return;
-        this.asked.delete(path);
-        this.keep(path, new Uint8Array(buffer));
+        if (request.signal.aborted) return;
+        forget();
+        const size = buffer.byteLength / paths.length;
+        for (const [i, path] of paths.entries()) this.keep(path, new Uint8Array(buffer, i * size, size));
         this.failure = null;
         done();
       },
       (error) => {
-        if (error.name === "AbortError" || this.asked.get(path) !== request) return;
-        this.asked.delete(path);
+        if (request.signal.aborted) return;
+        forget();
         this.failure = String(error.message);
         this.resting = true;
         setTimeout(() => { this.resting = false; done(); }, RETRY_MS);
@@ -125,7 +147,7 @@ export function blamePicture(level) {
     key: `blame/${level}`,
     size: 2 ** level,
     coarser: (up) => blamePicture(level + up),
-    strips: (tile, rows) => [{ path: `blame/${level}/${tile}`, at: 0, count: rows }],
+    strips: (tile, rows) => [{ path: `blame/${level}/${tile}`, left: `blame/${level}/${tile - 1}`, at: 0, count: rows }],
   };
 }
 
@@ -137,6 +159,7 @@ export function phasePicture(level, each) {
     coarser: (up) => phasePicture(level + up, each),
     strips: (tile, rows) => Array.from({ length: Math.ceil(rows / TILE) }, (_, strip) => ({
       path: `phases/${level}/${tile}/${each}/${strip}`,
+      left: `phases/${level}/${tile - 1}/${each}/${strip}`,
       at: strip * TILE,
       count: Math.min(TILE, rows - strip * TILE),
     })),

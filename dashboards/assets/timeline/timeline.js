@@ -29,7 +29,7 @@ export class Timeline {
     this.painter = new Painter(canvas, source, this.view, this.layout, this.theme);
     this.minimap = new Minimap(byId("minimap"), source, this.view, this.theme, () => this.moved());
     this.tooltip = new Tooltip(byId("tooltip"), source);
-    this.panel = new Panel(byId("selection"));
+    this.panel = new Panel(byId("selection"), source);
     this.finder = new Search(byId("go-to"), source, this);
     this.twin = new Twin(byId("twin"), source, this.view, this.layout);
     this.frame = 0;
@@ -138,7 +138,7 @@ export class Timeline {
     const { layout, source, view } = this;
     const again = () => this.redraw();
     this.tier = source.tier(view, layout);
-    if (this.tier !== "spans") return source.tiles.want(this.painter.picture.paths(this.tier), again);
+    if (this.tier !== "spans") return source.tiles.want(this.painter.picture.tiles(this.tier), again);
     source.need(view, layout.visibleRows(), again);
     return source.covers(view, layout.visibleRows());
   }
