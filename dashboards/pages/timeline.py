@@ -26,7 +26,7 @@ KEYS = (
     ("Esc", "clear the selection"),
     ("?", "show or hide this help"),
 )
-FINDS = "step 20, rank 3, host node1, bucket 2"
+FINDS = "step 20, rank 3, host node1, bucket 2, a parameter's name"
 
 
 def timeline_page(
@@ -46,17 +46,7 @@ def _head(timeline: Timeline, split: bool) -> Component:
             html.Span(_clocks(timeline), className="pill", title=CLOCKS),
             html.Div(
                 [
-                    html.Label(
-                        [
-                            html.Span("Go to", className="unseen"),
-                            dcc.Input(
-                                id="go-to",
-                                type="text",
-                                placeholder="step 20 rank 3",
-                            ),
-                        ],
-                        title=f"Go to: {FINDS}",
-                    ),
+                    _search(),
                     _export(),
                     _button("table", "Table", "Show the view as a table"),
                     _button("zoom-in", "+", "Zoom in"),
@@ -68,6 +58,21 @@ def _head(timeline: Timeline, split: bool) -> Component:
             ),
         ],
         className="timeline-head",
+    )
+
+
+def _search() -> Component:
+    box = dcc.Input(
+        id="go-to", type="text", placeholder="step 20 rank 3", list="go-to-known",
+        autoComplete="off",
+    )  # fmt: skip
+    return html.Div(
+        [
+            html.Label([html.Span("Go to", className="unseen"), box], title=f"Go to: {FINDS}"),
+            html.Datalist(id="go-to-known"),
+            html.Div(id="go-to-says", hidden=True, role="status"),
+        ],
+        className="go-to",
     )
 
 

@@ -16,7 +16,7 @@ from ddpdoctor.analysis.grid import build_grid, input_map
 from ddpdoctor.analysis.seenlines import seen_lines
 from ddpdoctor.analysis.standings import host_standings, phase_excesses, rank_standings
 from ddpdoctor.analysis.timeline import build_timeline
-from ddpdoctor.analysis.windowed import next_of_bucket, window_table
+from ddpdoctor.analysis.windowed import bucket_kinds, next_of_kinds, window_table
 from ddpdoctor.dashboards.app import CHARTS, PAGES
 from ddpdoctor.dashboards.offline import ASSETS, Stretch, TooMuch, bundle, markup, page_of
 from ddpdoctor.dashboards.shown import Shown
@@ -119,13 +119,16 @@ def test_the_window_in_numbers_adds_up() -> None:
 
 def test_the_next_call_of_a_bucket() -> None:
     timeline = build_timeline(late_analysis())
-    call = next_of_bucket(timeline, 1, 0, 500.0)
+    kinds = timeline.calls.kinds
+    call = next_of_kinds(timeline, bucket_kinds(kinds, 1), 0, 500.0)
     assert call is not None
     assert timeline.calls.rank[call] == 0
     assert timeline.calls.bucket[call] == 1
     assert timeline.calls.begin_ms[call] >= 500.0
-    assert next_of_bucket(timeline, 99, 0, 0.0) is None
-    assert next_of_bucket(timeline, 0, 99, 0.0) is None
+    assert bucket_kinds(kinds, 1, group=0, nbytes=4_000_000).size
+    for none in (bucket_kinds(kinds, 99), bucket_kinds(kinds, 1, nbytes=3)):
+        assert next_of_kinds(timeline, none, 0, 0.0) is None
+    assert next_of_kinds(timeline, bucket_kinds(kinds, 0), 99, 0.0) is None
 
 
 def test_the_input_map_keeps_the_longest_wait() -> None:

@@ -72,8 +72,8 @@ export class Tooltip {
 }
 
 export class Panel {
-  constructor(box) {
-    this.box = box;
+  constructor(box, source) {
+    Object.assign(this, { box, source });
   }
 
   clear() {
@@ -123,7 +123,18 @@ export class Panel {
       ["First to last arrival", duration(detail.spread_ms)],
       ["Last to arrive", detail.last_rank === null ? "not measured" : `rank ${detail.last_rank}`, "bad"],
     ];
-    this.box.replaceChildren(list(rows), this.arrivals(detail, goTo));
+    this.box.replaceChildren(list(rows), ...this.parameters(detail), this.arrivals(detail, goTo));
+  }
+
+  // Of the bucket, where it is known which it holds.
+  parameters({ bucket, group, nbytes }) {
+    const held = this.source.meta.buckets.find((each) => each.bucket === bucket && each.group === group && each.nbytes === nbytes);
+    if (!held) return [];
+    const box = element("details", undefined, "parameters");
+    const names = element("ul");
+    names.append(...held.names.map((name) => element("li", name)));
+    box.append(element("summary", `${held.names.length} parameter${held.names.length > 1 ? "s" : ""} of ${held.model}`), names);
+    return [box];
   }
 
   // The last ones first: they are what the others wait for.
