@@ -89,12 +89,12 @@ PAGES: dict[str, Page] = {
     "timeline": lambda shown, relative: timeline_page(
         shown.timeline, shown.findings, shown.split, relative
     ),
-    "ranks": lambda shown, relative: ranks_page(shown.analysis, relative),
+    "ranks": lambda shown, relative: ranks_page(shown.analysis, shown.culprits, relative),
     "buckets": lambda shown, relative: buckets_page(
         shown.analysis, shown.bucket_parameters, relative
     ),
     "data-loading": lambda shown, relative: data_page(shown.analysis, relative),
-    "stacks": lambda shown, relative: stacks_page(shown.analysis, relative),
+    "stacks": lambda shown, relative: stacks_page(shown.analysis, shown.culprits, relative),
     "checks": lambda shown, relative: checks_page(shown.report, shown.findings, relative),
 }
 CHARTS: dict[str, Callable[[Shown, str], go.Figure]] = {

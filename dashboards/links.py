@@ -35,6 +35,11 @@ class PlacedFinding:
     query: str | None
 
     @property
+    def hangs(self) -> bool:
+        """Whether it is about how the run came to stand still, or ended."""
+        return self.result.code.startswith("DD9")
+
+    @property
     def page(self) -> tuple[str, str] | None:
         """Path and name of the page with its numbers."""
         return PAGES_OF.get(self.result.code[:3])

@@ -17,6 +17,7 @@ import numpy as np
 
 from ddpdoctor.analysis.details import CallDetail, SpanDetail, call_detail, span_detail
 from ddpdoctor.analysis.ragged import Ints
+from ddpdoctor.analysis.seenlines import last_seen
 from ddpdoctor.analysis.tiles import Bins, Bytes, phase_tile, pooled_columns, worst_rows
 from ddpdoctor.analysis.windowed import (
     WindowTable,
@@ -180,6 +181,7 @@ def meta_of(shown: Shown) -> dict[str, Any]:
         "hosts": timeline.hosts,
         "split": Phase.WAIT in timeline.grid.phases,
         "stands": timeline.stands,
+        "standing": _standing(shown),
         "clock_error": timeline.clock_error_ms,
         "spans": len(timeline.spans.id),
         "calls": len(timeline.calls.id) + len(timeline.marks.rank),
@@ -192,6 +194,16 @@ def meta_of(shown: Shown) -> dict[str, Any]:
     }
 
 
+def _standing(shown: Shown) -> dict[int, str]:
+    """By rank the line in which it stood still at the end."""
+    return {
+        each.rank: f"{each.sites[0].file.rsplit('/', 1)[-1]}:{each.sites[0].line} "
+        f"{each.sites[0].function}"
+        for each in last_seen(shown.analysis)
+        if each.seconds is not None and each.sites
+    }
+
+
 def _placed(placed: PlacedFinding) -> dict[str, Any]:
     return {
         "id": placed.id,
@@ -201,6 +213,7 @@ def _placed(placed: PlacedFinding) -> dict[str, Any]:
         "culprits": placed.finding.culprits,
         "victims": placed.finding.victims,
         "steps": placed.finding.steps,
+        "hangs": placed.hangs,
     }
 
 

@@ -14,6 +14,7 @@ from ddpdoctor.analysis.tiles import Bytes, Changes, blame_by_row, phase_changes
 from ddpdoctor.analysis.timeline import Timeline, build_timeline
 from ddpdoctor.dashboards.links import PlacedFinding, placed_findings
 from ddpdoctor.errors import NotARun
+from ddpdoctor.findings import Severity
 from ddpdoctor.following import course_unseen
 from ddpdoctor.report import Report
 
@@ -30,6 +31,12 @@ class Shown:
         self.analysis: Analysis = report.analysis
         self.timeline = timeline or build_timeline(report.analysis)
         self.findings: list[PlacedFinding] = placed_findings(report, self.timeline)
+
+    @cached_property
+    def culprits(self) -> frozenset[int]:
+        """The ranks that findings blame; what a finding only informs of blames nobody."""
+        told = (p.finding for p in self.findings if p.finding.severity is not Severity.INFO)
+        return frozenset(rank for finding in told for rank in finding.culprits)
 
     @cached_property
     def series(self) -> StepSeries:

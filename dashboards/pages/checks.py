@@ -39,19 +39,14 @@ def checks_page(report: Report, findings: list[PlacedFinding], relative: Relativ
 
 
 def _check(result: CheckResult, findings: list[PlacedFinding], relative: Relative) -> Component:
+    """One line, which unfolds to what the check looks for; its findings below it."""
+    line = [html.B(result.code), html.Span(result.name, className="code")]
+    if result.reason:
+        line.append(html.Span(result.reason, className="dim"))
+    about = html.Pre(find_check(result.code).explanation)
     own = [placed for placed in findings if placed.result.code == result.code]
     return html.Article(
-        [
-            html.H3([result.code, html.Span(result.name, className="code")]),
-            *([html.P(result.reason, className="dim")] if result.reason else []),
-            *(_finding(placed, relative) for placed in own),
-            html.Details(
-                [
-                    html.Summary("About this check"),
-                    html.Pre(find_check(result.code).explanation),
-                ]
-            ),
-        ],
+        [html.Details([html.Summary(line), about]), *(_finding(each, relative) for each in own)],
         className="check",
     )
 

@@ -248,10 +248,13 @@ def _limit(evidence: Evidence) -> str:
 
 def _finding_side(placed: PlacedFinding, relative: Relative) -> list[Component]:
     lost = placed.finding.lost_s
-    parts: list[Component] = [
-        html.Div("–" if lost is None else f"{lost:.1f} s", className="lost"),
-        html.Div("costs no time" if lost is None else "lost", className="dim"),
-    ]
+    parts: list[Component] = []
+    if lost is not None:
+        parts += [html.Div(f"{lost:.1f} s", className="lost"), html.Div("lost", className="dim")]
+    elif placed.hangs:
+        parts.append(html.Div("the job goes no further", className="dim"))
+    else:
+        parts += [html.Div("–", className="lost"), html.Div("costs no time", className="dim")]
     if placed.query is not None:
         parts.append(
             html.A(

@@ -15,7 +15,7 @@ NO_STEPS = (
 )
 
 
-def ranks_page(analysis: Analysis, relative: Relative) -> Component:
+def ranks_page(analysis: Analysis, culprits: frozenset[int], relative: Relative) -> Component:
     if not analysis.times:
         return page("Ranks", missing("Time by rank", NO_STEPS))
     return page(
@@ -26,6 +26,8 @@ def ranks_page(analysis: Analysis, relative: Relative) -> Component:
             "excess-bars",
             "Bars: milliseconds a step of each rank over the median of the others, by phase",
         ),
-        sheet_panel(ranks_sheet(analysis), "ranks", relative, "means of the counted steps"),
+        sheet_panel(
+            ranks_sheet(analysis), "ranks", relative, "means of the counted steps", culprits
+        ),
         sheet_panel(hosts_sheet(analysis), "hosts", relative),
     )

@@ -9,6 +9,7 @@ from ddpdoctor.dashboards.pages.frame import Relative, named
 from ddpdoctor.dashboards.pages.overview import NO_TOOLBAR, NOT_MEASURED
 from ddpdoctor.sheets import Cell, Column, Row, Sheet
 
+MINUS = "\N{MINUS SIGN}"
 MOST_ROWS = 256  # on a page; the CSV has them all
 
 
@@ -33,7 +34,14 @@ def missing(title: str, says: str) -> Component:
     return panel(title, "", html.P(says, className="missing"))
 
 
-def sheet_panel(sheet: Sheet, name: str, relative: Relative, note: str = "") -> Component:
+def sheet_panel(
+    sheet: Sheet,
+    name: str,
+    relative: Relative,
+    note: str = "",
+    culprits: frozenset[int] = frozenset(),
+) -> Component:
+    """Rows of ranks that findings blame are marked."""
     if not sheet.rows:
         return missing(sheet.title, sheet.missing)
     shown = sheet.rows[:MOST_ROWS]
@@ -48,7 +56,7 @@ def sheet_panel(sheet: Sheet, name: str, relative: Relative, note: str = "") -> 
     table = html.Table(
         [
             html.Thead(html.Tr([_heading(column) for column in sheet.columns])),
-            html.Tbody([_row(sheet.columns, row, relative) for row in shown]),
+            html.Tbody([_row(sheet.columns, row, relative, culprits) for row in shown]),
         ],
         className="sheet",
     )
@@ -64,18 +72,22 @@ def _heading(column: Column) -> Component:
     return html.Th(html.Abbr(column.name, title=column.note), scope="col")
 
 
-def _row(columns: tuple[Column, ...], row: Row, relative: Relative) -> Component:
+def _row(
+    columns: tuple[Column, ...], row: Row, relative: Relative, culprits: frozenset[int]
+) -> Component:
     cells = [_cell(cell, column) for cell, column in zip(row.cells, columns, strict=True)]
     if row.view is not None:
         first = cells[0].children
         where = f"{relative('/timeline')}?{row.view}"
         cells[0].children = html.A(first, href=where, title="Show on the timeline")
-    return html.Tr(cells)
+    ranks = (cell for cell, column in zip(row.cells, columns, strict=True) if column.name == "rank")
+    is_blamed = any(rank in culprits for rank in ranks)
+    return html.Tr(cells, className="culprit" if is_blamed else "")
 
 
 def _cell(cell: Cell, column: Column) -> Component:
     if cell is None:
         return html.Td(NOT_MEASURED, className="dim number")
     if isinstance(cell, float):
-        return html.Td(f"{cell:,.{column.digits}f}", className="number")
+        return html.Td(f"{cell:,.{column.digits}f}".replace("-", MINUS), className="number")
     return html.Td(str(cell), className="number" if isinstance(cell, int) else "")

@@ -11,10 +11,12 @@ from ddpdoctor.dashboards.pages.sheet import page, sheet_panel
 from ddpdoctor.sheets import last_sheets, lines_sheet
 
 
-def stacks_page(analysis: Analysis, relative: Relative) -> Component:
+def stacks_page(analysis: Analysis, culprits: frozenset[int], relative: Relative) -> Component:
     moments = last_sheets(analysis)
     standing = [
-        html.Div(sheet_panel(sheet, "standing", relative, _note(moment)), id=_id_of(moment))
+        html.Div(
+            sheet_panel(sheet, "standing", relative, _note(moment), culprits), id=_id_of(moment)
+        )
         for moment, sheet in moments
     ]
     return page(

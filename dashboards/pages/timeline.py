@@ -165,6 +165,7 @@ def _finding(placed: PlacedFinding, relative: Relative) -> Component:
         html.Span(className=f"dot {placed.finding.severity.label}", **DECORATION),
         html.Span(placed.finding.message, className="finding-link-text"),
         html.Span("" if lost is None else f"{lost:.1f} s", className="finding-link-lost"),
+        html.Span([html.B("Fix. "), placed.finding.fix], className="finding-link-fix"),
     ]
     if placed.query is None:
         return html.Div(content, className="finding-link", title="This has no place in time.")

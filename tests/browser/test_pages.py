@@ -6,11 +6,12 @@ import gzip
 import json
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from werkzeug.serving import make_server
 
@@ -55,22 +56,81 @@ def test_every_page_of_a_sample(page: Page, sample: str) -> None:
             assert page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
-@pytest.mark.parametrize("sample", [name for name in sample_names() if name != "healthy"])
+# where the longest span of the rank is, in the view that a finding opens
+LONGEST = """() => {
+  const { layout, source, view } = document.getElementById("timeline").timeline;
+  const row = view.rank === null ? 0 : source.rowOfRank.get(view.rank);
+  const { span_begin, span_end } = source.spans.columns;
+  const [first, last] = source.spans.spanRows[row];
+  const seen = (i) => Math.min(span_end[i], view.t1) - Math.max(span_begin[i], view.t0);
+  let longest = first;
+  for (let i = first; i < last; i++) if (seen(i) > seen(longest)) longest = i;
+  const begin = Math.max(span_begin[longest], view.t0);
+  const [top, high] = layout.lanes(row).thread;
+  return { x: layout.x(begin + seen(longest) / 2), y: top + high / 2 };
+}"""
+COUNT_CLICKS = """addEventListener("click", () => {
+  sessionStorage.clicks = Number(sessionStorage.clicks ?? 0) + 1;
+}, true);"""
+
+
+def to_the_longest_span(page: Page) -> Locator:
+    """By the first finding's link and a click on the timeline; the panel that tells of the span."""
+    page.locator("[id^='finding-']").first.get_by_role("link", name="Show on timeline").click()
+    page.wait_for_selector(COMPLETE)
+    until(page, "view.finding !== undefined && view.t0 !== undefined")
+    page.locator("#timeline").click(position=page.evaluate(LONGEST))
+    panel = page.locator("#selection")
+    expect(panel).to_contain_text("Phase")
+    return panel
+
+
+def to_its_page(page: Page) -> Locator:
+    """By the first finding's link to the page of its numbers."""
+    page.locator("[id^='finding-']").first.get_by_role("link", name="Data").click()
+    return page.locator("#page")
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What a reader is to find out, the words that say it there, and the way."""
+
+    rank: int | None
+    says: tuple[str, ...]
+    way: Callable[[Page], Locator] = to_the_longest_span
+
+
+CAUSES = {
+    "hang": Cause(1, ("between", "Stands in", "wait_for_a_file_that_never_comes")),
+    "input-bound": Cause(None, ("input",)),
+    "late-backward": Cause(1, ("backward", "Against the others+")),
+    "late-rank": Cause(1, ("forward", "Against the others+")),
+    "repeated-samples": Cause(None, ("Samples that ranks share", "99.7"), to_its_page),
+    "slow-link": Cause(None, ("transfer",)),
+}
+
+
+def test_every_sample_with_a_fault_has_a_cause_to_be_found() -> None:
+    assert set(CAUSES) == set(sample_names()) - {"healthy"}
+
+
+@pytest.mark.parametrize("sample", CAUSES)
 def test_from_the_overview_to_the_cause_in_few_clicks(page: Page, sample: str) -> None:
-    """What is to be read first is named on the overview, and a click shows where it is."""
-    report = report_of(sample_folder(sample))
+    """What is to be read first is named on the overview; it leads to where the cause shows."""
+    report, cause = report_of(sample_folder(sample)), CAUSES[sample]
+    page.add_init_script(COUNT_CLICKS)
     with serving(report) as address:
         page.goto(address)
-        first = page.locator("[id^='finding-']").first
-        expect(first).to_contain_text(str(report.primary))
-        clicks = 1
-        first.get_by_role("link", name="Show on timeline").click()
-        page.wait_for_selector(COMPLETE)
-        until(page, f"view.finding.startsWith('{report.primary}')")
-        assert clicks <= MOST_CLICKS
-        culprits = report.findings[0][1].culprits
-        if len(culprits) == 1:
-            until(page, f"view.rank === '{culprits[0]}'")
+        expect(page.locator("[id^='finding-']").first).to_contain_text(str(report.primary))
+        place = cause.way(page)
+        for words in cause.says:
+            expect(place).to_contain_text(words)
+        if cause.rank is not None:
+            expect(place).to_contain_text(f"Rank{cause.rank} on node0")
+            until(
+                page, f"view.rank === '{cause.rank}' && view.finding.startsWith('{report.primary}')"
+            )
+        assert 0 < int(page.evaluate("sessionStorage.clicks")) <= MOST_CLICKS
 
 
 def test_ranks_page_leads_to_the_rank(page: Page, late: str) -> None:

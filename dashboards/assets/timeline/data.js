@@ -77,6 +77,13 @@ export class Source {
     return this.meta.stands && Math.min(view.t1, this.meta.duration) - last > STANDING_SHARE * (view.t1 - view.t0);
   }
 
+  // The line in which a rank stands still at the end, where this span is the one that lasts until then.
+  standsAt(index) {
+    const { span_end, span_rank, span_sync } = this.spans.columns;
+    const last = this.meta.stands && span_sync[index] < 0 && span_end[index] >= this.meta.duration - 0.01;
+    return last ? this.meta.standing[span_rank[index]] : undefined;
+  }
+
   covers(view, [first, last], held = this.spans) {
     return held !== null && held.t0 <= Math.max(view.t0, 0) && held.t1 >= Math.min(view.t1, this.meta.duration)
       && held.r0 <= first && held.r1 >= last;

@@ -9,7 +9,8 @@ import { moment, roundStep } from "./text.js";
 
 const FONT = "11px system-ui, sans-serif";
 const LABEL_PX = 13; // of a rank's name, with air
-const HOST_PX = 46; // of the gutter, left of the ranks' names
+const HOST_PX = 40; // of the gutter, left of the ranks' names
+const BRACKET_FROM = 10; // lower hosts have no bracket of their own
 
 export class Painter {
   constructor(canvas, source, view, layout, theme) {
@@ -124,15 +125,15 @@ export class Painter {
       const top = Math.max(RULER, layout.top(begin));
       const bottom = Math.min(layout.height, layout.top(end));
       c.fillStyle = theme.dim;
-      if (bottom - top > 3) {
+      if (layout.row * (end - begin) >= BRACKET_FROM) {
         c.fillRect(HOST_PX - 2, top + 1, 1, bottom - top - 2);
         c.fillRect(HOST_PX - 2, top + 1, 4, 1);
         c.fillRect(HOST_PX - 2, bottom - 2, 4, 1);
       }
-      const y = Math.min(bottom - 7, Math.max(top + 8, (top + bottom) / 2));
+      const y = Math.min(layout.height - 7, Math.max(RULER + 7, (top + bottom) / 2));
       if (y < free) continue;
-      free = y + LABEL_PX;
-      c.fillText(shortened(c, host, HOST_PX - 10), 4, y);
+      free = y + LABEL_PX * (layout.row * (end - begin) < BRACKET_FROM ? 2 : 1);
+      c.fillText(shortened(c, host, HOST_PX - 8), 3, y);
     }
   }
 
@@ -172,8 +173,14 @@ export class Painter {
       const x = layout.x(at);
       if (x < GUTTER - 1) continue;
       c.fillRect(x, 4, 1, 14);
-      c.fillText(moment(at, step), x + 4, 11);
+      this.whole(moment(at, step), x + 4, 11);
     }
+  }
+
+  // A number that is cut off at the edge would be another one.
+  whole(text, x, y) {
+    const { context: c, layout } = this;
+    if (x + c.measureText(text).width <= layout.width) c.fillText(text, x, y);
   }
 
   stepRuler() {
@@ -197,7 +204,7 @@ export class Painter {
       if (end - x > 30) c.fillRect(x + 0.5, 22, end - x - 1, 18);
       c.fillStyle = theme.text;
       c.fillRect(left, 24, 1, 14);
-      c.fillText(text, left + 4, 31.5);
+      this.whole(text, left + 4, 31.5);
       free = left + c.measureText(text).width + 22;
     });
     c.restore();

@@ -72,7 +72,8 @@ export class Overlay {
       const [a, b] = [source.indexOfSync.get(first), source.indexOfSync.get(last)];
       if (a === undefined || b === undefined) continue;
       const x0 = Math.max(layout.x(source.whole.step_begin[a]), GUTTER - 4);
-      const x1 = Math.min(layout.x(source.whole.step_end[b]), layout.width + 4);
+      const end = finding.hangs && source.meta.stands ? source.meta.duration : source.whole.step_end[b];
+      const x1 = Math.min(layout.x(end), layout.width + 4);
       for (const rank of finding.culprits) {
         const row = source.rowOfRank.get(rank);
         if (row === undefined) continue;

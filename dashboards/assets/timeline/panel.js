@@ -1,5 +1,6 @@
 // The tooltip and the side panel. Names come from traces: they are set as text, never as HTML.
 
+import { indexOfId } from "./bisect.js";
 import { bytes, callName, duration, more } from "./text.js";
 
 const MOST_ARRIVALS = 12;
@@ -45,6 +46,11 @@ export class Tooltip {
     this.box.style.top = `${Math.max(0, top)}px`;
   }
 
+  standing(index) {
+    const site = this.source.standsAt(index);
+    return site ? [[`stands in ${site}`]] : [];
+  }
+
   markLines(marks) {
     const { columns } = this.source.spans;
     return marks.slice(0, MOST_MARKS).map((i) => {
@@ -60,7 +66,7 @@ export class Tooltip {
     const at = `rank ${rank}${sync >= 0 ? ` · step ${sync}` : " · outside the steps"}`;
     const took = duration(columns[`${kind}_end`][index] - columns[`${kind}_begin`][index]);
     if (kind === "span") {
-      return [[this.source.meta.phases[columns.span_phase[index]], "tip-title"], [`${took}  ${at}`], ...this.markLines(marks)];
+      return [[this.source.meta.phases[columns.span_phase[index]], "tip-title"], [`${took}  ${at}`], ...this.standing(index), ...this.markLines(marks)];
     }
     const op = this.source.meta.ops[columns.call_op[index]];
     const size = bytes(columns.call_bytes[index]);
@@ -96,6 +102,9 @@ export class Panel {
       ["Step", detail.sync ?? "outside the steps"],
       ["This span", duration(detail.duration_ms)],
     ];
+    const { spans } = this.source;
+    const site = spans && this.source.standsAt(indexOfId(spans.columns.span_id, detail.id));
+    if (site) rows.push(["Stands in", site, "bad"]);
     if (detail.step_phase_ms !== null) {
       rows.push(
         [`All ${detail.phase} of the step`, duration(detail.step_phase_ms)],

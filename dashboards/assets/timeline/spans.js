@@ -57,7 +57,7 @@ export class SpanPainter {
       // a hair between neighbours, where there is room for one
       const gap = x1 - x0 > 6 ? 0.75 : 0;
       byPhase.get(phase).push(x0, lane[0], Math.max(0.6, x1 - x0 - gap), lane[1]);
-      if (x1 - x0 > 44 && lane[1] >= 12) labels.push([phase, end[i] - begin[i], x0, x1, lane]);
+      if (x1 - x0 > 44 && lane[1] >= 12) labels.push([phase, end[i] - begin[i], x0, x1, lane, this.source.standsAt(i)]);
     }
   }
 
@@ -98,15 +98,15 @@ export class SpanPainter {
     c.globalAlpha = 1;
   }
 
-  label(phase, ms, x0, x1, lane) {
+  label(phase, ms, x0, x1, lane, site) {
     const { context: c, theme } = this;
     const left = Math.max(x0, GUTTER) + 5;
     const room = Math.min(x1, this.layout.width) - left - 5;
     const name = this.source.meta.phases[phase];
     const full = `${name}  ${duration(ms)}`;
-    const text = this.width(full) <= room ? full : name;
-    const wide = this.width(text);
-    if (wide > room) return;
+    const texts = [...(site ? [`${full}: stands in ${site}`] : []), full, name];
+    const text = texts.find((each) => this.width(each) <= room);
+    if (!text) return;
     const middle = lane[0] + lane[1] / 2;
     if (phase === PHASE.WAIT) {
       c.fillStyle = theme.row;

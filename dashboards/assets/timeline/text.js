@@ -4,7 +4,7 @@ export function duration(ms) {
   if (ms === null || ms === undefined) return "not measured";
   if (ms < 0) return `−${duration(-ms)}`;
   const size = ms;
-  if (size >= 10_000) return `${(ms / 1000).toFixed(2)} s`;
+  if (size >= 1000) return `${(ms / 1000).toFixed(2)} s`;
   if (size >= 100) return `${ms.toFixed(0)} ms`;
   if (size >= 1) return `${ms.toFixed(2)} ms`;
   return `${(ms * 1000).toFixed(0)} µs`;

@@ -3,6 +3,7 @@
 export const PHASE = { BETWEEN: 0, BLOCKED: 5, WAIT: 6, TRANSFER: 7 };
 const LEVELS = 15; // of blame, in the upper half of a cell; below it, 8 and the phase
 const CULPRIT = 16; // added to a phase that made a rank take longer than the others
+const FAINTEST = 0.5; // a cell that is not quiet must be seen on any ground
 const ORDINARY = 0.45; // strength of a phase that did not
 const QUIET = { [PHASE.WAIT]: 0.16, [PHASE.BETWEEN]: 0.25, [PHASE.TRANSFER]: 0.4, [PHASE.BLOCKED]: 0.3 };
 
@@ -37,7 +38,7 @@ export class Theme {
     for (let cell = 8; cell < 256; cell++) {
       if (!(cell & 8)) continue;
       const level = cell >> 4;
-      const strength = level ? 0.25 + (0.75 * level) / LEVELS : 0;
+      const strength = level ? FAINTEST + ((1 - FAINTEST) * level) / LEVELS : 0;
       table[cell] = packed(blend(this.phases[cell & 7], this.row, strength));
     }
     return table;

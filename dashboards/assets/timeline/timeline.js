@@ -14,9 +14,11 @@ import { Theme } from "./theme.js";
 import { View } from "./view.js";
 
 const SAYS = {
-  steps: "One cell a step: the stronger the colour, the longer the rank took than the others; its colour is the phase.",
-  phases: "Many spans: the phase of each rank at each moment. Taller rows (E) or a closer look (W) show single spans.",
+  steps: "One cell a step: the stronger its colour, the longer the rank took than the others; the colour is the phase. A click shows its spans.",
+  phases: "The phase of each rank at each moment, strong where it made the rank late. Taller rows (E) or a closer look (W) show single spans.",
+  spans: "Single spans: above, the training thread; below, its collectives, pale while they wait for the last rank. A click tells more.",
 };
+const LOADS_MS = 300; // what takes less is not worth a word
 const byId = (id) => document.getElementById(id);
 
 export class Timeline {
@@ -33,6 +35,7 @@ export class Timeline {
     this.finder = new Search(byId("go-to"), source, this);
     this.twin = new Twin(byId("twin"), source, this.view, this.layout);
     this.frame = 0;
+    this.slow = null; // timer of what takes long to come
     this.pointer = null; // x of the pointer over the rows
     this.view.rowPx = () => this.layout.row;
     this.findings = source.meta.findings.filter((finding) => finding.query);
@@ -145,15 +148,20 @@ export class Timeline {
 
   // For tests and for readers: what is shown, and whether all of it has arrived.
   say(complete) {
-    const note = byId("timeline-state");
     const failure = this.source.failure ?? this.source.tiles.failure;
-    note.hidden = complete && this.tier === "spans" && !failure;
-    if (failure) note.textContent = `A part of the run could not be fetched: ${failure}`;
-    else if (!complete) note.textContent = "Loading …";
-    else note.textContent = SAYS[this.tier] ?? "";
+    if (failure) this.tell(`A part of the run could not be fetched: ${failure}`);
+    else if (complete) this.tell(SAYS[this.tier]);
+    else this.slow ??= setTimeout(() => this.tell("Loading …"), LOADS_MS);
     this.canvas.dataset.state = complete ? "complete" : "loading";
     this.canvas.dataset.shows = this.tier;
     if (complete) this.twin.refresh();
+  }
+
+  tell(text) {
+    clearTimeout(this.slow);
+    this.slow = null;
+    const note = byId("timeline-state");
+    if (note.textContent !== text) note.textContent = text;
   }
 
   // The moment under the pointer, else the one given.
