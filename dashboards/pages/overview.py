@@ -254,7 +254,7 @@ def _finding_side(placed: PlacedFinding, relative: Relative) -> list[Component]:
     elif placed.hangs:
         parts.append(html.Div("the job goes no further", className="dim"))
     else:
-        parts += [html.Div("–", className="lost"), html.Div("costs no time", className="dim")]
+        parts += [html.Div("–", className="lost"), html.Div("not in seconds", className="dim")]
     if placed.query is not None:
         parts.append(
             html.A(

@@ -206,6 +206,25 @@ def test_go_to_a_step_and_rank(page: Page, address: str) -> None:
     box.fill("somewhere")
     box.press("Enter")
     expect(box).to_have_attribute("aria-invalid", "true")
+    expect(page.locator("#go-to-says")).to_contain_text("Nothing of that name")
+    box.press("Backspace")
+    expect(page.locator("#go-to-says")).to_be_hidden()
+
+
+def test_a_parameter_leads_to_the_bucket_that_holds_it(page: Page, address: str) -> None:
+    open_timeline(page, address)
+    box = page.locator("#go-to")
+    known = page.locator("#go-to-known option")
+    assert "second.weight" in known.evaluate_all("all => all.map((each) => each.value)")
+    box.fill("step 20 rank 1 second.weight")
+    box.press("Enter")
+    until(page, "/^call-\\d+$/.test(view.sel) && view.rank === '1'")
+    panel = page.locator("#selection")
+    expect(panel).to_contain_text("Step20")
+    expect(panel.locator(".parameters li").filter(has_text="second.weight")).to_have_count(1)
+    page.locator("nav").get_by_role("link", name="Buckets").click()
+    expect(page.locator("#page")).to_contain_text("Parameters of the buckets")
+    expect(page.locator(".names li").filter(has_text="second.weight")).to_have_count(1)
 
 
 def test_minimap_chooses_a_stretch(page: Page, address: str) -> None:

@@ -9,7 +9,7 @@ import { moment, roundStep } from "./text.js";
 
 const FONT = "11px system-ui, sans-serif";
 const LABEL_PX = 13; // of a rank's name, with air
-const HOST_PX = 40; // of the gutter, left of the ranks' names
+const HOST_PX = 44; // of the gutter, left of the ranks' names
 const BRACKET_FROM = 10; // lower hosts have no bracket of their own
 
 export class Painter {
@@ -92,7 +92,7 @@ export class Painter {
       const rank = source.meta.ranks[row];
       if (rank === view.rank) this.chosenRank(y);
       c.fillStyle = late ? theme.bad : theme.text;
-      c.fillText(`${late ? "▲ " : ""}rank ${rank}`, GUTTER - 8, y);
+      c.fillText(`${late ? "▲ " : ""}rank ${rank}`, GUTTER - 6, y);
     };
     c.textAlign = "right";
     const chosen = view.rank === null ? undefined : source.rowOfRank.get(view.rank);
@@ -140,13 +140,14 @@ export class Painter {
   stepLines() {
     const { context: c, layout, source, theme, view } = this;
     if ((source.medianStep * layout.plotWidth) / (view.t1 - view.t0) < 60) return;
+    const bottom = Math.min(layout.height, layout.top(source.meta.ranks.length));
     c.strokeStyle = theme.dim;
     c.globalAlpha = 0.5;
     c.setLineDash([3, 4]);
     c.beginPath();
     this.eachStep((x) => {
       c.moveTo(Math.round(x) + 0.5, RULER);
-      c.lineTo(Math.round(x) + 0.5, layout.height);
+      c.lineTo(Math.round(x) + 0.5, bottom);
     });
     c.stroke();
     c.setLineDash([]);

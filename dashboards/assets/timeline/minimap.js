@@ -82,9 +82,10 @@ export class Minimap {
         c.globalAlpha = 0.4;
         c.fillStyle = theme.accent;
         c.fillRect(from, this.height - step, wide, step - wait - input);
-        c.globalAlpha = 1;
+        c.globalAlpha = 0.6; // victims are quiet here, too
         c.fillStyle = theme.phases[this.source.meta.split ? PHASE.WAIT : PHASE.BLOCKED];
         c.fillRect(from, this.height - wait - input, wide, wait);
+        c.globalAlpha = 1;
         c.fillStyle = theme.phases[1];
         c.fillRect(from, this.height - input, wide, input);
         worst = -1;
