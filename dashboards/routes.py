@@ -93,10 +93,11 @@ def phases(shown: Shown, level: int, tile: int, each: int, strip: int) -> flask.
 
 
 def window(shown: Shown) -> flask.Response:
-    """Single spans, collectives and marks."""
+    """Single spans and marks; collectives, too, unless `calls` is 0."""
     timeline = shown.timeline
     begin_ms, end_ms = asked_stretch(shown)
-    spans, calls = timeline.window(begin_ms, end_ms, asked_rows(len(timeline.ranks)))
+    rows, with_calls = asked_rows(len(timeline.ranks)), asked_number("calls", 1) != 0
+    spans, calls = timeline.window(begin_ms, end_ms, rows, with_calls=with_calls)
     marks = timeline.marks.within(begin_ms, end_ms)
     if len(spans.id) + len(calls.id) + len(marks.rank) > MOST_SPANS:
         flask.abort(413)

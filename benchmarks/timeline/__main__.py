@@ -1,6 +1,7 @@
 """Measures the timeline: `python -m benchmarks.timeline [--json] [--size 1024x1000]`.
 
-Prints for each size the first picture, jumps to random places, frames while wheeling, and memory.
+Prints for each size the first picture, jumps to random places, frames while wheeling, memory, and
+how long a plain plotly timeline takes for the close ones of the same views.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from benchmarks.timeline.browser import COMPLETE, Frames, Jump, heap_mb, jumps, wheel
+from benchmarks.timeline.plain import Plain, plain_views
 
 SIZES = ("8x500", "64x10000", "1024x1000")
 FLAGS = (
@@ -43,6 +45,12 @@ class Measured:
     wheel_close: Frames
     heap_mb: float
     server_mb: float
+    plain: tuple[Plain, ...]  # the close views, drawn by plotly
+
+    def ratio(self, plain: Plain) -> float:
+        """How many times as long as the canvas plotly takes for a view."""
+        (own,) = [j for j in self.jumps if (j.span_ms, j.ranks) == (plain.span_ms, plain.ranks)]
+        return plain.ms / own.final_ms
 
 
 @contextmanager
@@ -67,12 +75,14 @@ def measure(browser: Browser, ranks: int, steps: int) -> Measured:
         duration = float(meta["duration"])
         whole_run = wheel(page)
         views = [(duration, ranks)] + [(duration * part, ranks) for part in SPANS_MS]
-        views += [(span, min(rows, ranks)) for span, rows in CLOSE]
+        near = [(span, min(rows, ranks)) for span, rows in CLOSE]
+        views += near
         taken = jumps(page, views, ranks, duration)
         close = wheel(page)
         measured = Measured(
             ranks, steps, meta["spans"] + meta["calls"], first, again, tuple(taken), whole_run,
             close, heap_mb(page), _resident_mb(pid),
+            tuple(plain_views(page, near, ranks, duration)),
         )  # fmt: skip
         page.close()
     return measured
@@ -109,6 +119,11 @@ def shown(measured: Measured) -> str:
             f"  wheel, {name}: frame p50 {frames.p50_ms:.1f}, p95 {frames.p95_ms:.1f}, "
             f"worst {frames.worst_ms:.1f} ms"
         )
+    lines += [
+        f"  plotly, {plain.span_ms / 1000:.3f} s, {plain.ranks} ranks: {plain.bars} bars in "
+        f"{plain.ms:.0f} ms, {measured.ratio(plain):.1f} times as long"
+        for plain in measured.plain
+    ]
     return "\n".join(lines)
 
 

@@ -149,12 +149,13 @@ class Timeline:
         return np.searchsorted(np.asarray(self.ranks, np.int64), rank)
 
     def window(
-        self, begin_ms: float, end_ms: float, rows: Ints | None = None
+        self, begin_ms: float, end_ms: float, rows: Ints | None = None, *, with_calls: bool = True
     ) -> tuple[Spans, Calls]:
         """What overlaps this stretch of time, by default on all ranks."""
         chosen = self.rows if rows is None else rows
         spans = self.span_rows.overlapping(chosen, begin_ms, end_ms).indices()
-        calls = self.calls.chosen(self.call_rows.overlapping(chosen, begin_ms, end_ms).indices())
+        asked = chosen if with_calls else chosen[:0]
+        calls = self.calls.chosen(self.call_rows.overlapping(asked, begin_ms, end_ms).indices())
         return self.spans.chosen(spans), calls.chosen(calls.end_ms >= begin_ms)
 
 

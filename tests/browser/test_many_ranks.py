@@ -56,3 +56,18 @@ def test_few_bytes_are_fetched_for_a_close_view(page: Page, many_ranks: str) -> 
     page.wait_for_selector(COMPLETE)
     assert len(sizes) == 1
     assert sizes[0] < 300_000
+
+
+def test_collectives_are_fetched_once_rows_have_room_for_them(page: Page, many_ranks: str) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(many_ranks)
+    page.goto(f"{many_ranks.partition('?')[0]}timeline?sync=150")
+    page.wait_for_selector(COMPLETE)
+    windows = [url for url in asked if "/data/window" in url]
+    assert ["calls=0" in url for url in windows] == [True]
+    page.locator("#timeline").focus()
+    with page.expect_request(lambda request: "calls=1" in request.url):
+        for _ in range(4):
+            page.keyboard.press("e")
+    page.wait_for_selector(COMPLETE)

@@ -62,6 +62,16 @@ def test_window_holds_what_overlaps_it_and_no_more(timeline: Timeline) -> None:
         assert np.all((whole.end_ms[left_out] < t0) | (whole.begin_ms[left_out] > t1))
 
 
+def test_a_window_without_collectives(timeline: Timeline) -> None:
+    with_calls, without = (
+        timeline.window(200.0, 300.0),
+        timeline.window(200.0, 300.0, with_calls=False),
+    )
+    assert np.array_equal(with_calls[0].id, without[0].id)
+    assert len(with_calls[1].id) > 0
+    assert len(without[1].id) == 0
+
+
 def test_calls_under_way_together_get_lines_of_their_own(timeline: Timeline) -> None:
     calls = timeline.calls
     for rank in timeline.ranks:

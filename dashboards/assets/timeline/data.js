@@ -63,7 +63,7 @@ export class Source {
     const stepPx = (this.medianStep * layout.plotWidth) / (view.t1 - view.t0);
     const [first, last] = layout.visibleRows();
     const share = Math.min(1, (view.t1 - view.t0) / (meta.duration || 1));
-    const shown = meta.spans + (layout.row >= LANES_FROM ? meta.calls : 0);
+    const shown = meta.spans + (this.showsCalls(layout) ? meta.calls : 0);
     const drawn = (shown * share * (last - first)) / (meta.ranks.length || 1);
     if (drawn <= FEW_IN_VIEW) return "spans";
     if (stepPx < LEAST_STEP_PX && !this.showsStanding(view) && this.whole.step_sync.length) return "steps";
@@ -84,37 +84,48 @@ export class Source {
     return last ? this.meta.standing[span_rank[index]] : undefined;
   }
 
-  covers(view, [first, last], held = this.spans) {
+  // Low rows have no room for them: then they are not fetched either.
+  showsCalls(layout) {
+    return layout.row >= LANES_FROM;
+  }
+
+  covers(view, layout, held = this.spans) {
+    const [first, last] = layout.visibleRows();
     return held !== null && held.t0 <= Math.max(view.t0, 0) && held.t1 >= Math.min(view.t1, this.meta.duration)
-      && held.r0 <= first && held.r1 >= last;
+      && held.r0 <= first && held.r1 >= last && (held.calls || !this.showsCalls(layout));
   }
 
   // By how much of the view a fetch is wider on either side: less where spans are many.
-  margin(view, rows) {
+  margin(view, rows, calls) {
     const { meta } = this;
     const share = Math.min(1, (view.t1 - view.t0) / (meta.duration || 1));
-    const inView = ((meta.spans + meta.calls) * share * rows) / (meta.ranks.length || 1);
+    const inView = ((meta.spans + (calls ? meta.calls : 0)) * share * rows) / (meta.ranks.length || 1);
     return Math.min(1, Math.max(0.1, (MOST_FETCHED / Math.max(1, inView) - 1) / 3));
   }
 
   // Wider than the view, so that a small move needs no request. One request at a time.
-  need(view, [first, last], done) {
-    if (this.covers(view, [first, last])) return;
-    if (this.waiting && this.covers(view, [first, last], this.waiting)) return;
+  need(view, layout, done) {
+    if (this.covers(view, layout) || (this.waiting && this.covers(view, layout, this.waiting))) return;
     const { meta } = this;
     const whole = meta.spans + meta.calls <= WHOLE_BELOW;
-    const part = this.margin(view, last - first);
+    const calls = whole || this.showsCalls(layout);
+    const [first, last] = layout.visibleRows();
+    const part = this.margin(view, last - first, calls);
     const span = (view.t1 - view.t0) * part;
     const t0 = whole ? 0 : Math.max(0, view.t0 - span);
     const t1 = whole ? meta.duration : Math.min(meta.duration, view.t1 + span);
     const more = Math.ceil(((last - first) * part) / 2);
     const r0 = whole ? 0 : Math.max(0, first - more);
     const r1 = whole ? meta.ranks.length : Math.min(meta.ranks.length, last + more);
+    this.fetchSpans({ t0, t1, r0, r1, calls }, done);
+  }
+
+  fetchSpans(asked, done) {
+    const { t0, t1, r0, r1, calls } = asked;
     if (this.request) this.request.abort();
     this.request = new AbortController();
-    const asked = { t0, t1, r0, r1 };
     this.waiting = asked;
-    this.columns(`window?t0=${t0}&t1=${t1}&r0=${r0}&r1=${r1}`, this.request.signal).then(
+    this.columns(`window?t0=${t0}&t1=${t1}&r0=${r0}&r1=${r1}&calls=${Number(calls)}`, this.request.signal).then(
       (columns) => {
         if (this.waiting !== asked) return;
         this.spans = { ...asked, columns, ...indexed(columns, this.rowOfRank) };

@@ -16,7 +16,7 @@ export class OfflineSource extends Source {
   async open() {
     await super.open();
     const { t0, t1, r0, r1 } = this.files.held;
-    await new Promise((done) => super.need({ t0, t1 }, [r0, r1], done));
+    await new Promise((done) => this.fetchSpans({ t0, t1, r0, r1, calls: true }, done));
     Object.assign(this.spans, this.files.held);
   }
 

@@ -142,8 +142,8 @@ export class Timeline {
     const again = () => this.redraw();
     this.tier = source.tier(view, layout);
     if (this.tier !== "spans") return source.tiles.want(this.painter.picture.tiles(this.tier), again);
-    source.need(view, layout.visibleRows(), again);
-    return source.covers(view, layout.visibleRows());
+    source.need(view, layout, again);
+    return source.covers(view, layout);
   }
 
   // For tests and for readers: what is shown, and whether all of it has arrived.
