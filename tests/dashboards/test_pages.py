@@ -20,8 +20,11 @@ from ddpdoctor.analysis.windowed import bucket_kinds, next_of_kinds, window_tabl
 from ddpdoctor.dashboards.app import CHARTS, PAGES
 from ddpdoctor.dashboards.offline import ASSETS, Stretch, TooMuch, bundle, markup, page_of
 from ddpdoctor.dashboards.shown import Shown
-from ddpdoctor.events import Phase
+from ddpdoctor.events import Phase, Site, Stall
+from ddpdoctor.laststacks import LastStacks
 from ddpdoctor.modelevents import BatchRun, ModelFacts
+from ddpdoctor.sheets import last_sheets
+from ddpdoctor.tracefile import RankTrace
 from tests.builders import (
     StepTimes,
     drawn,
@@ -105,6 +108,29 @@ def test_lines_are_counted_over_the_ranks() -> None:
     assert line.samples == 40
     assert line.by_rank == {0: 10, 1: 30}
     assert line.share == 1.0
+
+
+def test_stacks_are_apart_by_the_moment_they_were_taken_at() -> None:
+    site = Site("/home/user/train.py", 7, "main")
+
+    def ends(trace: RankTrace) -> RankTrace:
+        stacks = LastStacks(at_sigterm=(site,), at_sighup=(site,) if trace.info.rank else None)
+        return replace(trace, stall=Stall(Phase.BLOCKED, site, 5.0), last_stacks=stacks)
+
+    run = with_ranks(simulate(lambda rank, step: StepTimes(), 2, 20), ends)
+    counts = {moment: len(sheet.rows) for moment, sheet in last_sheets(analyze(run))}
+    assert counts == {"stood still": 2, "at SIGTERM": 2, "at SIGHUP": 1}
+    shown = page(Shown(report_on(run)), "stacks")
+    assert shown.count("Where ranks stood at the end") == 2 * len(counts)  # heading, table's name
+    assert 'href="#standing-at-sighup"' in shown
+    assert 'id="standing-at-sighup"' in shown
+
+
+def test_the_rank_that_a_finding_blames_is_marked(late: Shown) -> None:
+    assert late.culprits == {LATE_RANK}
+    assert page(late, "ranks").count('class="culprit"') == 1
+    healthy = Shown(report_on(simulate(lambda rank, step: StepTimes(), 4, 40)))
+    assert 'class="culprit"' not in page(healthy, "ranks")
 
 
 def test_the_window_in_numbers_adds_up() -> None:
