@@ -1,4 +1,4 @@
-"""The control groups of this process: where the files of a controller lie, of version 1 or 2."""
+"""The control groups of a process: where the files of a controller lie, of version 1 or 2."""
 
 from __future__ import annotations
 
@@ -24,6 +24,14 @@ class Hierarchy:
             if not folder.is_relative_to(self.root):
                 return
             yield folder
+
+
+@dataclass(frozen=True)
+class MemoryKills:
+    """How often the kernel has killed a process of a control group since memory ran out."""
+
+    group: str
+    kills: int
 
 
 def hierarchy_of(controller: str, proc: Path = _PROC) -> Hierarchy | None:

@@ -12,6 +12,9 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
+from ddpdoctor.cgroups import MemoryKills
+from ddpdoctor.stackframes import Frame
+
 SCHEMA_VERSION: Final = 1
 MAGIC: Final = b"DDPDOC\x00\x01"
 PREAMBLE: Final = struct.Struct("<8sII")  # magic, schema version, length of the JSON header
@@ -252,6 +255,16 @@ class PendingCall:
 
 
 @dataclass(frozen=True)
+class GoneRank:
+    """A rank of the same host that had ended without a word when another one stood still."""
+
+    rank: RankNumber
+    pid: Count
+    signal: Count = 0  # that ended it, where its launcher had not yet taken note
+    exit_status: Count = 0
+
+
+@dataclass(frozen=True)
 class Stall:
     """Where a rank stood when nothing had moved on it for some seconds."""
 
@@ -261,6 +274,10 @@ class Stall:
     step: Count = 0
     threads: tuple[ThreadSites, ...] = ()
     pending: tuple[PendingCall, ...] = ()  # oldest first
+    stack: tuple[Frame, ...] = ()  # of the training thread, innermost first, libraries too
+    wchan: str = ""  # of the training thread: in what of the kernel it sleeps
+    gone: tuple[GoneRank, ...] = ()
+    memory_kills: tuple[MemoryKills, ...] = ()  # asked for only where a rank is gone
 
 
 @dataclass(frozen=True)

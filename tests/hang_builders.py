@@ -8,17 +8,15 @@ from ddpdoctor.checks import CheckResult, hang_checks, run_check
 from ddpdoctor.findings import Finding
 from ddpdoctor.hang.snapshot import (
     DeadRank,
-    Frame,
     HangSnapshot,
     Job,
     LastCollective,
     LoaderWorker,
-    Loop,
     Movement,
-    Origin,
     RankProcess,
     ThreadStack,
 )
+from ddpdoctor.stackframes import Frame, Loop, Origin
 
 SCRIPT = "/home/user/train.py"
 TORCH = "/usr/lib/python3.11/site-packages/torch"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -37,6 +38,14 @@ class Uneven:
     @property
     def short(self) -> tuple[int, ...]:
         return tuple(rank for rank, count in self.batches.items() if count == self.shortest)
+
+    @property
+    def odd(self) -> tuple[int, ...]:
+        """Ranks that have not as many as most have: one may have too many. Else the shortest."""
+        most, ranks = Counter(self.batches.values()).most_common(1)[0]
+        if 2 * ranks <= len(self.batches):
+            return self.short
+        return tuple(rank for rank, count in self.batches.items() if count != most)
 
 
 def uneven_loaders(run: Analysis) -> Iterator[Uneven]:
@@ -168,7 +177,12 @@ def _syncs(loader: SharedLoader) -> int:
 
 
 def _began_alone(loader: SharedLoader, run: Analysis) -> bool:
-    """Whether a rank's last gradient reduction is one that others never came to."""
+    """Whether a rank's last gradient reduction is one that others never came to.
+
+    Or all stand in one number, and not all of them in a call of the training.
+    """
+    if any(set(call.ranks) & set(loader.ranks) for each in run.mixed for call in each.calls):
+        return True
     rows = run.tables.collectives
     buckets = rows[((rows["flags"] & int(Flag.BUCKET)) > 0) & rows["rank"].isin(loader.ranks)]
     if not len(buckets):

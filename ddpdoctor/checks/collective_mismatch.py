@@ -5,7 +5,8 @@ What it measures
     sequence number within the group. In dumps of torch's flight recorder: operation, sizes and
     types of the calls with the same number, also of those that are done. In a log: what the ranks'
     watchdogs gave up, and what TORCH_DISTRIBUTED_DEBUG=DETAIL found. In a record that nobody
-    closed: the last call of each rank, if all have the same number.
+    closed: the last call of each rank, if all have the same number, else where each had stood
+    still for five seconds.
 
 Why it matters
     Collectives pair up by their order. When one rank makes a call that the others do not make, all
@@ -29,14 +30,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddpdoctor.checks import dump_check, hang_check, log_check, trace_check
+from ddpdoctor.checks import NotEnoughData, dump_check, hang_check, log_check, trace_check
 from ddpdoctor.findings import Confidence, Finding, Location, Severity
 from ddpdoctor.hang import describe, describe_calls, describe_log
 from ddpdoctor.hang.agreement import Mismatch, Party
 from ddpdoctor.hang.arguments import all_on_one_side, roots, told_apart
-from ddpdoctor.hang.joblog import JobLog
+from ddpdoctor.hang.joblog import Failure, JobLog
 from ddpdoctor.hang.joining import awaits_others, makes_group
-from ddpdoctor.hang.order import behind, crossed
+from ddpdoctor.hang.order import behind, crossed, misnamed
 from ddpdoctor.hang.situation import (
     Kind,
     Seen,
@@ -61,6 +62,7 @@ def collective_mismatch(snapshot: HangSnapshot) -> Iterator[Finding]:
     if (
         shift_told(snapshot)
         or crossed(snapshot)
+        or misnamed(snapshot)
         or awaits_others(snapshot)
         or makes_group(snapshot)
     ):
@@ -237,15 +239,44 @@ def collective_mismatch_by_log(log: JobLog) -> Iterator[Finding]:
             + describe_log.timeouts(waited.calls),
             _SAME_CALLS, Confidence.LIKELY,
         )  # fmt: skip
+    elif not log.first and not waited and not log.absent and not log.joined:
+        yield from _by_tracebacks(log)
+
+
+def _by_tracebacks(log: JobLog) -> Iterator[Finding]:
+    """By the lines at which ranks gave up, or lost one that had: gloo names no number."""
+    lost = log.lost
+    if not any(each.gave_up for each in lost):
+        return
+    places: dict[tuple[str, int], list[Failure]] = defaultdict(list)
+    for each in lost:
+        if each.site:
+            places[each.site.file, each.site.line].append(each)
+    told = "; ".join(map(describe_log.stood, places.values()))
+    if len(places) < 2:
+        raise NotEnoughData(f"{told}; what the other ranks did then is not in this log: add theirs")
+    most, *others = sorted(places.values(), key=len, reverse=True)
+    clear = 2 * len(most) > len(lost) == len(log.ranks)
+    culprits = sorted(each.rank for place in others for each in place) if clear else []
+    yield describe_log.finding(
+        log, culprits, f"the ranks waited in different calls: {told}", _SAME_CALLS,
+        Confidence.LIKELY,
+    )  # fmt: skip
 
 
 @trace_check("DD904", "collective-mismatch")
 def collective_mismatch_in_record(run: Analysis) -> Iterator[Finding]:
     """In a record that nobody closed: all ranks stand in one number, and not in one call."""
     from ddpdoctor.analysis.uneven import out_of_batches
+    from ddpdoctor.lastlook import judged_by, last_look
 
     if run.early_end is not None or out_of_batches(run):
         return  # DD901 and DD304 say what came before
+    seen = last_look(run.run)
+    if seen is not None and (situation(seen).leavers() or misnamed(seen)):
+        return  # DD902 and DD911 do
+    if seen is not None and not run.mixed:
+        yield from judged_by(run, collective_mismatch)
     for mixed in run.mixed:
         most, *others = mixed.calls
         everyone = [rank for call in mixed.calls for rank in call.ranks]

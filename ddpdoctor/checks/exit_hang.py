@@ -23,7 +23,8 @@ from ddpdoctor.checks import hang_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
 from ddpdoctor.hang import describe
 from ddpdoctor.hang.situation import Kind, Seen, numbers, situation
-from ddpdoctor.hang.snapshot import Frame, HangSnapshot
+from ddpdoctor.hang.snapshot import HangSnapshot
+from ddpdoctor.stackframes import Frame
 
 
 @hang_check("DD912", "exit-hang")

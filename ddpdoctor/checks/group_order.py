@@ -3,7 +3,8 @@
 What it measures
     For recorded ranks, and in dumps of torch's flight recorder, where each rank is in the order of
     each group: one rank waits in a group that the other has not come to, and the other waits in a
-    group that the first has not come to.
+    group that the first has not come to. Or a group of one name has other members on some ranks
+    than on others.
 
 Why it matters
     Each waits for the other, for ever, while both are in a collective and every call by itself
@@ -15,21 +16,27 @@ What to do
 
 When it is wrong
     Groups are known by the name that torch gives them. If the ranks made them in different order,
-    the same name may mean different groups; that is this fault as well, one step earlier.
+    the same name may mean different groups; that is this fault as well, one step earlier. It shows
+    only once ranks have used that group, and where these groups have not the same members.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from ddpdoctor.checks import NotEnoughData, dump_check, hang_check
+from ddpdoctor.checks import NotEnoughData, dump_check, hang_check, trace_check
 from ddpdoctor.findings import Confidence, Finding, Severity
 from ddpdoctor.hang import describe, describe_calls
 from ddpdoctor.hang.joining import makes_group
-from ddpdoctor.hang.order import crossed
+from ddpdoctor.hang.order import Misnamed, crossed, misnamed
 from ddpdoctor.hang.situation import Kind, Situation, numbers, situation
 from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.hang.standing import Standing
+from ddpdoctor.wording import rank_list
+
+if TYPE_CHECKING:  # a hang check loads no pandas
+    from ddpdoctor.analysis.model import Analysis
 
 
 @hang_check("DD911", "group-order")
@@ -42,6 +49,10 @@ def group_order(snapshot: HangSnapshot) -> Iterator[Finding]:
         return
     if sum(bool(rank.collectives) for rank in snapshot.ranks) < 2:
         raise NotEnoughData("the ranks are not recorded, so the order of their calls is not known")
+    apart = misnamed(snapshot)
+    if apart is not None:
+        yield _made_by_some(snapshot, scene, apart)
+        return
     pairs = crossed(snapshot)
     if not pairs:
         return
@@ -78,10 +89,7 @@ def _in_new_group(snapshot: HangSnapshot, scene: Situation) -> Finding:
             f"{describe.names(scene.waiting)} wait in {describe.calls(scene.waiting)} and the "
             "group does not come about: some ranks made a group before that others did not make"
         ),
-        fix=(
-            "Call new_group on all ranks, also on those that are no members, in the same order and "
-            "with the same list of ranks. If they do, test the network between the members."
-        ),
+        fix=f"{_ON_ALL} If they do, test the network between the members.",
         victims=numbers(scene.waiting),
         hosts=describe.hosts(snapshot),
         evidence=(describe.looks(snapshot), *describe.states(scene.all)),
@@ -89,6 +97,33 @@ def _in_new_group(snapshot: HangSnapshot, scene: Situation) -> Finding:
     )
 
 
+def _made_by_some(snapshot: HangSnapshot, scene: Situation, apart: Misnamed) -> Finding:
+    said = ", and ".join(
+        f"{rank_list(members)} to {rank_list(ranks)}" for members, ranks in apart.told
+    )
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        message=(
+            f"group {apart.group} is {said}: some ranks made a group that others did not make, and "
+            "since then the same name means different groups"
+        ),
+        fix=_ON_ALL,
+        victims=numbers(scene.all),
+        hosts=describe.hosts(snapshot),
+        evidence=(
+            describe.looks(snapshot),
+            *describe.records(scene.all),
+            *describe.states(scene.all),
+        ),
+        where=describe.locations(scene.waiting),
+    )
+
+
+_ON_ALL = (
+    "Call new_group on all ranks, also on those that are no members, in the same order and with "
+    "the same list of ranks."
+)
 _FIX = "Make the calls of both groups in the same order on all ranks; see the lines that are shown."
 
 
@@ -110,3 +145,11 @@ def group_order_in_dumps(scene: Standing) -> Iterator[Finding]:
         f"{'; '.join(parts[: describe_calls.MOST_TOLD])}: they use the groups in opposite order",
         _FIX,
     )
+
+
+@trace_check("DD911", "group-order")
+def group_order_in_record(run: Analysis) -> Iterator[Finding]:
+    """The same in a record, by where its ranks noted that they stood still."""
+    from ddpdoctor.lastlook import judged_by
+
+    yield from judged_by(run, group_order)

@@ -21,13 +21,18 @@ When it is wrong
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from ddpdoctor.checks import hang_check
+from ddpdoctor.checks import hang_check, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
 from ddpdoctor.hang import describe
 from ddpdoctor.hang.activity import Activity
 from ddpdoctor.hang.situation import Kind, Seen, Situation, numbers, situation
-from ddpdoctor.hang.snapshot import Frame, HangSnapshot, LoaderWorker
+from ddpdoctor.hang.snapshot import HangSnapshot, LoaderWorker
+from ddpdoctor.stackframes import Frame
+
+if TYPE_CHECKING:  # a hang check loads no pandas
+    from ddpdoctor.analysis.model import Analysis
 
 
 @hang_check("DD907", "input-stalled")
@@ -148,3 +153,11 @@ def _fix(worker: LoaderWorker | None, frame: Frame | None) -> str:
         "No worker shows a line of the dataset. Try num_workers=0, which shows the error in the "
         "training process, and `DataLoader(..., timeout=120)`, which ends the hang with one."
     )
+
+
+@trace_check("DD907", "input-stalled")
+def input_stalled_in_record(run: Analysis) -> Iterator[Finding]:
+    """The same in a record, by where its ranks noted that they stood still."""
+    from ddpdoctor.lastlook import judged_by
+
+    yield from judged_by(run, input_stalled)

@@ -24,8 +24,9 @@ When it is wrong
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from ddpdoctor.checks import NotEnoughData, dump_check, hang_check, log_check
+from ddpdoctor.checks import NotEnoughData, dump_check, hang_check, log_check, trace_check
 from ddpdoctor.findings import Confidence, Finding, Severity
 from ddpdoctor.hang import describe, describe_calls, describe_log
 from ddpdoctor.hang.activity import Activity
@@ -38,6 +39,9 @@ from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.hang.standing import Standing
 from ddpdoctor.hang.whowaited import who_waited
 from ddpdoctor.wording import rank_list
+
+if TYPE_CHECKING:  # a hang check loads no pandas
+    from ddpdoctor.analysis.model import Analysis
 
 
 @hang_check("DD903", "missing-rank")
@@ -224,3 +228,11 @@ def _by_log(log: JobLog, missing: tuple[int, ...], message: str) -> Finding:
         "batches. While the job hangs, `ddpdoctor diagnose` on its host shows the line.",
         Confidence.LIKELY,
     )
+
+
+@trace_check("DD903", "missing-rank")
+def missing_rank_in_record(run: Analysis) -> Iterator[Finding]:
+    """The same in a record, by where its ranks noted that they stood still."""
+    from ddpdoctor.lastlook import judged_by
+
+    yield from judged_by(run, missing_rank)

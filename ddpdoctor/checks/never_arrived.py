@@ -28,6 +28,7 @@ from ddpdoctor.analysis.uneven import out_of_batches
 from ddpdoctor.checks import NotEnoughData, trace_check
 from ddpdoctor.events import Site, Stall
 from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
+from ddpdoctor.lastlook import is_understood, last_look
 from ddpdoctor.wording import rank_list
 
 
@@ -38,8 +39,8 @@ def never_arrived(run: Analysis) -> Iterator[Finding]:
     stalls = {trace.info.rank: trace.stall for trace in run.run.ranks if trace.stall is not None}
     if run.early_end is not None:
         return  # DD901 names the cause
-    if run.mixed:
-        return  # they stand in different calls, which is DD904's
+    if run.mixed or is_understood(last_look(run.run)):
+        return  # the stacks that the ranks noted tell DD902, DD903, DD904, ... more
     out = out_of_batches(run)  # DD304 says of these why they do not come
     if run.in_vain is not None:
         if not out.issuperset(run.in_vain.missing or run.in_vain.waiting):

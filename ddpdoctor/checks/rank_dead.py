@@ -5,9 +5,10 @@ What it measures
     recorded ranks: which rank should run on this host and does not, with which signal or status
     it ended, what torchrun's error file says, and kills for memory in the control group. In a
     record: how each rank noted its end, which of them was the first that is no consequence of
-    another's, and who noted none. Among dumps of torch's flight recorder: for which rank without a
-    dump the others wait. In a log: how each rank ended, and whose end is none of the ways in which
-    torch, gloo and NCCL say that a peer is gone.
+    another's, and who noted none; where nobody did, whom a rank that stood still saw to be gone.
+    Among dumps of torch's flight recorder: for which rank without a dump the others wait. In a log:
+    how each rank ended, and whose end is none of the ways in which torch, gloo and NCCL say that a
+    peer is gone.
 
 Why it matters
     The survivors report timeouts or closed connections, and never why: the rank that went first
@@ -33,6 +34,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -75,7 +77,7 @@ def rank_dead(snapshot: HangSnapshot) -> Iterator[Finding]:
     yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN if failed and known else Confidence.LIKELY,
-        message=_message(culprits, scene),
+        message=_message(snapshot, culprits),
         fix=_fix_while_it_hangs(snapshot, scene, culprits[0]),
         culprits=tuple(sorted(dead.rank for dead in culprits if dead.rank is not None)),
         victims=numbers(scene.all),
@@ -98,7 +100,7 @@ def _fix_while_it_hangs(snapshot: HangSnapshot, scene: Situation, dead: DeadRank
     left = f" Those that ignore SIGTERM go by `kill -9 {pids}`." if pids else ""
     silent = dead.signal in (None, signal.SIGKILL) and not dead.said and not dead.exit_status
     if silent and snapshot.memory_kills:
-        return f"{_MEMORY}{left}"
+        return f"{describe_log.MORE_MEMORY}{left}"
     joins = scene.waiting and all(seen.place.activity is Activity.JOINING for seen in scene.waiting)
     if joins and dead.exit_status:
         return (
@@ -108,10 +110,13 @@ def _fix_while_it_hangs(snapshot: HangSnapshot, scene: Situation, dead: DeadRank
     return _fix(dead) + left
 
 
-def _message(culprits: list[DeadRank], scene: Situation) -> str:
+def _message(snapshot: HangSnapshot, culprits: list[DeadRank]) -> str:
+    scene = situation(snapshot)
     ranks = sorted(dead.rank for dead in culprits if dead.rank is not None)
     who = rank_list(ranks) if len(ranks) == len(culprits) else f"{len(culprits)} of the ranks"
     ended = f"{who} {'is' if len(culprits) == 1 else 'are'} dead: {_end(culprits[0])}"
+    if culprits[0].signal == signal.SIGKILL and snapshot.memory_kills:
+        ended += ", most likely since memory ran out"
     if not scene.all:
         return ended
     survivors = describe.names(scene.all)
@@ -144,7 +149,12 @@ def rank_dead_in_record(run: Analysis) -> Iterator[Finding]:
     A rank that left since it had no batch left is DD304's.
     """
     from ddpdoctor.analysis.uneven import out_of_batches
+    from ddpdoctor.lastlook import last_look
 
+    seen = last_look(run.run) if run.early_end is None else None
+    if seen is not None and seen.dead:
+        yield _seen_to_be_gone(seen)
+        return
     if not any(t.end or t.last_stacks.by_signal for t in run.run.ranks):
         raise NotEnoughData("no rank noted how it ended")
     early = run.early_end
@@ -167,6 +177,37 @@ def rank_dead_in_record(run: Analysis) -> Iterator[Finding]:
         where=tuple(
             Location(rank, site.file, site.line, site.function) for rank in early.culprits if site
         ),
+    )
+
+
+def _seen_to_be_gone(seen: HangSnapshot) -> Finding:
+    """By another rank of the host, which stood still and looked around."""
+    scene, dead = situation(seen), seen.dead[0]
+    killed = dead.signal in (None, signal.SIGKILL) and not dead.exit_status
+    return Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        message=_message(seen, list(seen.dead)),
+        fix=describe_log.MORE_MEMORY if killed and seen.memory_kills else _silent(dead),
+        culprits=tuple(each.rank for each in seen.dead if each.rank is not None),
+        victims=numbers(scene.all),
+        hosts=describe.hosts(seen),
+        evidence=(
+            *(_evidence(each) for each in seen.dead),
+            *describe.memory_kills(seen),
+            Evidence("the others stood still for", seen.watched_s, "s"),
+        ),
+    )
+
+
+def _silent(dead: DeadRank) -> str:
+    """Advice on a rank that went without a word."""
+    if dead.failed:
+        return _fix(dead)
+    return (
+        f"{_fix(replace(dead, signal=signal.SIGKILL))} That is where the "
+        "launcher tells the exit code -9; at -6 or -11 native code aborted or crashed: read "
+        "what the rank wrote last (gloo aborts where ranks make different calls)."
     )
 
 
@@ -225,11 +266,7 @@ def _mend(early: EarlyEnd) -> str:
             f"Mend this error on {rank_list(early.culprits)}; it came first.{others}{_files(early)}"
         )
     if early.cause == "silence":
-        return (
-            f"{_fix(DeadRank(early.culprits[0], signal=signal.SIGKILL))} That is where the "
-            "launcher tells the exit code -9; at -6 or -11 native code aborted or crashed: read "
-            "what the rank wrote last (gloo aborts where ranks make different calls)."
-        )
+        return _silent(DeadRank(early.culprits[0]))
     return _fix(DeadRank(early.culprits[0]))
 
 
@@ -297,7 +334,11 @@ def rank_dead_by_log(log: JobLog) -> Iterator[Finding]:
     if log.taken_port is not None:
         return  # DD408: the ranks never met
     first = log.first
-    if first:
+    if log.own_unnamed and not (first and first[0].has_cause):
+        yield _unnamed(log, log.own_unnamed[0])
+    elif log.beside:
+        yield _not_in_order(log, [first[0], *log.beside])
+    elif first:
         culprits = tuple(each.rank for each in first)
         others = log.victims
         then = f"; the errors of {rank_list(others)} follow from it" if others else ""
@@ -307,7 +348,7 @@ def rank_dead_by_log(log: JobLog) -> Iterator[Finding]:
             culprits,
             f"{rank_list(culprits)} {describe_log.end_of(first[0])}, before any other rank "
             f"failed{then}",
-            _fix_by_log(first[0], log),
+            describe_log.fix_of(first[0], log),
             Confidence.LIKELY if sure else Confidence.POSSIBLE,
         )
     elif log.hung_up:
@@ -320,34 +361,33 @@ def rank_dead_by_log(log: JobLog) -> Iterator[Finding]:
     elif log.killed_for_memory:
         yield describe_log.finding(
             log, (), "a process of the job was killed since memory ran out",
-            _MEMORY, Confidence.LIKELY,
+            describe_log.MORE_MEMORY, Confidence.LIKELY,
         )  # fmt: skip
 
 
-_MEMORY = (
-    "Give the job more memory, or let it need less: fewer DataLoader workers, smaller batches, "
-    "data that is mapped and not copied into every rank. "
-    "`memory.peak` of the control group tells how much was used."
-)
+def _unnamed(log: JobLog, first: Failure) -> Finding:
+    seen = [each.rank for each in log.first if each.is_root]
+    launcher = f", and the launcher saw {rank_list(seen)} end first" if seen else ""
+    finding = describe_log.finding(
+        log, (),
+        f"a rank {describe_log.end_of(first)}, the first error of its own in the log; of which "
+        f"rank it does not tell{launcher}",
+        f"{describe_log.fix_of(first, log)} To know the rank: `torchrun --log-dir DIR "
+        "--redirects 3`, `srun --label`, or log the rank with each line.",
+        Confidence.LIKELY if len(log.own_unnamed) == 1 else Confidence.POSSIBLE,
+    )  # fmt: skip
+    said = Evidence("its last line", f"{first.error}: {first.message}".removesuffix(": "))
+    return replace(finding, evidence=(said, *finding.evidence))
 
 
-def _fix_by_log(first: Failure, log: JobLog) -> str:
-    if first.is_device_memory:
-        return (
-            "The device's memory ran out on this rank: smaller batches, gradient accumulation, or "
-            "shorter samples. If only some ranks meet long samples, sort or bucket them by length."
-        )
-    if first.is_loader:
-        return (
-            "Look at /dev/shm (`df -h /dev/shm`; docker run --shm-size=8g) and at the memory of "
-            "the host: a DataLoader worker was killed. Fewer workers need less."
-        )
-    if first.signal == signal.SIGKILL or first.is_memory or log.killed_for_memory:
-        told = "" if log.killed_for_memory or first.is_memory else (
-            "Nobody but the kernel's out-of-memory killer, the scheduler or a person sends "
-            "SIGKILL: look at `dmesg | grep -i oom` on that host. "
-        )  # fmt: skip
-        return told + _MEMORY
-    if first.error:
-        return f"Mend this error on rank {first.rank}; it came first. What the others say follows."
-    return f"Read the last lines that rank {first.rank} wrote before it ended."
+def _not_in_order(log: JobLog, first: list[Failure]) -> Finding:
+    culprits = sorted(each.rank for each in first)
+    ends = "; ".join(f"rank {each.rank} {describe_log.end_of(each)}" for each in first[:3])
+    return describe_log.finding(
+        log, culprits,
+        f"{rank_list(culprits)} ended with errors of their own, and which came first the logs do "
+        f"not tell: {ends}",
+        "Look at the times of these errors: the earliest is to be mended first. torchrun's own "
+        "output names the rank that it saw fail first.",
+        Confidence.POSSIBLE,
+    )  # fmt: skip

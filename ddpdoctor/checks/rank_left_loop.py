@@ -3,7 +3,8 @@
 What it measures
     The calls of each rank's main thread, compared level by level: where two ranks part, whether the
     line of the one lies behind a loop in which the other still is, or whether it already takes the
-    process group down.
+    process group down. In a record of a job that was killed: the same calls, as each rank noted
+    them with the loops around them when it had stood still for five seconds.
 
 Why it matters
     DDP reduces gradients in every step, so a rank that makes fewer steps leaves the others waiting
@@ -25,14 +26,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from ddpdoctor.checks import hang_check
+from ddpdoctor.checks import hang_check, trace_check
 from ddpdoctor.findings import Confidence, Finding, Severity
 from ddpdoctor.hang import describe
 from ddpdoctor.hang.activity import Activity
 from ddpdoctor.hang.position import loop_of, script_path
 from ddpdoctor.hang.situation import Seen, numbers, shift_told, situation
 from ddpdoctor.hang.snapshot import HangSnapshot
+
+if TYPE_CHECKING:  # a hang check loads no pandas
+    from ddpdoctor.analysis.model import Analysis
 
 _EVALUATES = re.compile(r"eval|valid|test|predict|infer", re.IGNORECASE)
 
@@ -125,3 +130,13 @@ def _fix(inside: tuple[Seen, ...], *, stays: bool) -> str:
         f"If {describe.names(inside)} alone is meant to run this loop, such as a final evaluation, "
         f"call `model.module(x)` in it: the DDP model broadcasts buffers. Else: {same_steps}"
     )
+
+
+@trace_check("DD902", "rank-left-loop")
+def rank_left_loop_in_record(run: Analysis) -> Iterator[Finding]:
+    """The same in a record. DD304 says of ranks without a batch left why they have left."""
+    from ddpdoctor.analysis.uneven import out_of_batches
+    from ddpdoctor.lastlook import judged_by
+
+    if not out_of_batches(run):
+        yield from judged_by(run, rank_left_loop)

@@ -23,27 +23,31 @@ When it is wrong
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from ddpdoctor.checks import NotEnoughData, dump_check, hang_check, log_check
+from ddpdoctor.checks import NotEnoughData, dump_check, hang_check, log_check, trace_check
 from ddpdoctor.findings import Confidence, Finding, Severity
 from ddpdoctor.hang import describe, describe_calls, describe_log
 from ddpdoctor.hang.activity import Activity
 from ddpdoctor.hang.arguments import told_apart
 from ddpdoctor.hang.joblog import JobLog
 from ddpdoctor.hang.joining import awaits_others, makes_group
-from ddpdoctor.hang.order import crossed
+from ddpdoctor.hang.order import crossed, misnamed
 from ddpdoctor.hang.situation import Kind, Seen, mismatch_told, numbers, shift_told, situation
 from ddpdoctor.hang.snapshot import HangSnapshot, LastCollective
 from ddpdoctor.hang.standing import Standing
 from ddpdoctor.hang.whowaited import who_waited
 from ddpdoctor.wording import rank_list
 
+if TYPE_CHECKING:  # a hang check loads no pandas
+    from ddpdoctor.analysis.model import Analysis
+
 
 @hang_check("DD908", "transport-stalled")
 def transport_stalled(snapshot: HangSnapshot) -> Iterator[Finding]:
     scene = situation(snapshot)
-    if scene.kind is not Kind.SAME_CALL or crossed(snapshot):  # crossed groups are DD911
-        return
+    if scene.kind is not Kind.SAME_CALL or crossed(snapshot) or misnamed(snapshot):
+        return  # groups that are crossed, or made by some, are DD911
     if awaits_others(snapshot) or makes_group(snapshot):  # that is DD407, or DD911
         return
     if shift_told(snapshot) or mismatch_told(snapshot) or told_apart(snapshot):
@@ -155,3 +159,11 @@ def transport_stalled_by_log(log: JobLog) -> Iterator[Finding]:
             "bind each rank to its device first (torch.cuda.set_device(local_rank)).",
             Confidence.LIKELY,
         )  # fmt: skip
+
+
+@trace_check("DD908", "transport-stalled")
+def transport_stalled_in_record(run: Analysis) -> Iterator[Finding]:
+    """The same in a record, by where its ranks noted that they stood still."""
+    from ddpdoctor.lastlook import judged_by
+
+    yield from judged_by(run, transport_stalled)

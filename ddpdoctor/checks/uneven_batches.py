@@ -68,11 +68,11 @@ def _finding(uneven: Uneven, run: Analysis) -> Finding:
             "Give all ranks as many batches (a DistributedSampler pads to that, drop_last=True in "
             "it cuts to that), or train within `with model.join():`."
         ),
-        culprits=uneven.short,
-        victims=others,
+        culprits=uneven.odd,
+        victims=tuple(rank for rank in uneven.batches if rank not in uneven.odd),
         steps=((uneven.step, uneven.step),) if run.steps.counted else all_steps(run),
         evidence=tuple(_evidence(uneven)),
-        where=uneven.loader.where(uneven.short),
+        where=uneven.loader.where(uneven.odd),
     )
 
 

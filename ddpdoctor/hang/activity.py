@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from ddpdoctor.hang.snapshot import Frame, Origin, RankProcess, ThreadStack
+from ddpdoctor.hang.snapshot import RankProcess, ThreadStack
+from ddpdoctor.stackframes import Frame, Origin
 
 READ_WAKES: Final = 2  # of a rank that reads from a socket; a single one may be a timeout
 READ_RATE: Final = 2.0  # a second: retries after timeouts are rarer
 LOADER_WAKES: Final = 2  # torch's queue polls every 5 s; a batch that comes wakes it more often
-_WRAPPERS: Final = frozenset({"wrapper", "_fn", "_call_impl", "_wrapped_call_impl", "inner"})
+WRAPPERS: Final = frozenset({"wrapper", "_fn", "_call_impl", "_wrapped_call_impl", "inner"})
 _COLLECTIVE_FILES: Final = ("torch/distributed/", "torch/nn/parallel/distributed.py")
 _LOADER_FILE: Final = "torch/utils/data/dataloader.py"
 _JOINING: Final = frozenset({"init_process_group", "_new_process_group_helper", "rendezvous"})
@@ -159,7 +160,7 @@ def _call(below: tuple[Frame, ...], thread: ThreadStack) -> str:
     if is_importing(thread):
         return "import"
     for frame in reversed(below):
-        if _bare(frame) not in _WRAPPERS and frame.origin is not Origin.RECORDER:
+        if _bare(frame) not in WRAPPERS and frame.origin is not Origin.RECORDER:
             return _bare(frame)
     innermost = thread.frames[0] if thread.frames else None
     match = re.search(r"([\w.]+)\(", innermost.text or "") if innermost else None

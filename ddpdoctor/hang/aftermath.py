@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from ddpdoctor.cgroups import hierarchy_of
+from ddpdoctor.cgroups import MemoryKills, hierarchy_of
 from ddpdoctor.hang.jobs import JobMembers
 from ddpdoctor.hang.processes import Processes
-from ddpdoctor.hang.snapshot import DeadRank, MemoryKills
+from ddpdoctor.hang.snapshot import DeadRank
 from ddpdoctor.regular import read_up_to
 
 _ERROR_FILE: Final = "error.json"

@@ -24,14 +24,9 @@ from msgspec import Meta
 from ddpdoctor.credentials import masked_text
 from ddpdoctor.errors import NothingToDiagnose
 from ddpdoctor.events import MOST_RANKS
-from ddpdoctor.hang.snapshot import (
-    Frame,
-    HangSnapshot,
-    LoaderWorker,
-    RankProcess,
-    ThreadStack,
-)
+from ddpdoctor.hang.snapshot import HangSnapshot, LoaderWorker, RankProcess, ThreadStack
 from ddpdoctor.regular import opened, read_up_to
+from ddpdoctor.stackframes import Frame
 
 VERSION: Final = 1
 MAX_PACKED: Final = 128 * 1024 * 1024

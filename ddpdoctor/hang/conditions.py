@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ddpdoctor.hang.snapshot import Condition, Loop
+from ddpdoctor.stackframes import Condition, Loop
 
 _SHOWN: Final = 80  # characters of a test
 _LEAVES: Final = (ast.Return, ast.Continue, ast.Break, ast.Raise)

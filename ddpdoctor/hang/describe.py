@@ -8,7 +8,8 @@ from ddpdoctor.findings import Evidence, Location
 from ddpdoctor.hang.activity import Activity
 from ddpdoctor.hang.position import script_path
 from ddpdoctor.hang.situation import Seen, Situation, numbers
-from ddpdoctor.hang.snapshot import Condition, Frame, HangSnapshot
+from ddpdoctor.hang.snapshot import HangSnapshot
+from ddpdoctor.stackframes import Condition, Frame
 from ddpdoctor.wording import rank_list
 
 
@@ -100,10 +101,12 @@ def conditions(ranks: Sequence[Seen]) -> tuple[Evidence, ...]:
 
 
 def states(ranks: Sequence[Seen]) -> tuple[Evidence, ...]:
-    """What the system says of the processes, one line a rank."""
+    """What the system says of the processes, one line a rank; of those of a record it is gone."""
     found = []
     for seen in ranks:
         process = seen.process
+        if not process.state:
+            continue
         wait = f", waits in {process.wchan}" if process.wchan not in ("", "0") else ""
         holds = ", holds the GIL" if process.main_thread and process.main_thread.owns_gil else ""
         cpu = f"{process.movement.cpu_share:.0%} CPU"

@@ -14,8 +14,8 @@ from msgspec import Meta
 from ddpdoctor.events import Int64
 from ddpdoctor.hang.calls import Call, CallGroup, CallSite, Sizes
 from ddpdoctor.hang.plainpickle import NotPlain, load_plain
-from ddpdoctor.hang.pyspy import origin_of
-from ddpdoctor.hang.snapshot import Answer, Origin, PendingEntry
+from ddpdoctor.hang.snapshot import Answer, PendingEntry
+from ddpdoctor.stackframes import Origin, origin_of
 
 MAX_PENDING: Final = 64
 MAX_SIZES: Final = 8  # tensors of one entry, and dimensions of one tensor, that are kept

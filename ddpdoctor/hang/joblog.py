@@ -26,12 +26,18 @@ _TORCHS: Final = frozenset(  # types in which torch says so; others are the scri
 )
 _MEMORY: Final = re.compile(r"(?i)out of memory|can't allocate memory|MemoryError|oom.?kill")
 _DEVICE_MEMORY: Final = re.compile(r"(?i)(CUDA|HIP|XPU) out of memory|OutOfMemoryError")
+_GAVE_UP: Final = re.compile(r"(?i)timed ?out|timeout")
+NOT_TOLD: Final = -1  # the rank of an error of which the log does not say whose it is
+LEAST_APART_S: Final = 1.0  # of times that two logs tell: clocks of hosts differ, and seconds round
 _LOADER: Final = re.compile(r"DataLoader worker \(pid.*?\) is killed by signal|Bus error")
 
 
 @dataclass(frozen=True)
 class Failure:
-    """How one rank ended. `order` grows with time as far as the log tells it."""
+    """How one rank ended. `order` grows with time within one log; `log` is the number of that.
+
+    `when` is in seconds of the clock that `clock` names, and can be compared with that one only.
+    """
 
     rank: int
     order: float
@@ -42,6 +48,10 @@ class Failure:
     pid: int | None = None
     at: str = ""  # wall clock as the log says it
     is_root: bool = False  # the launcher saw this one first
+    call: str = ""  # torch's function that the line at `site` had called
+    log: int = 0
+    when: float | None = None
+    clock: str = ""
 
     @property
     def signal(self) -> int | None:
@@ -53,6 +63,11 @@ class Failure:
         if self.error:
             return self.error in _TORCHS and bool(_CONSEQUENCE.search(self.message))
         return self.signal == SIGTERM
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether it waited in a collective until its timeout."""
+        return self.is_consequence and bool(_GAVE_UP.search(self.message))
 
     @property
     def has_cause(self) -> bool:
@@ -116,6 +131,7 @@ class JobLog:
 
     sources: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()  # one a rank
+    unnamed: tuple[Failure, ...] = ()  # errors of which it does not say whose they are
     timed_out: tuple[TimedOut, ...] = ()
     enqueued: tuple[Enqueued, ...] = ()
     mismatched: tuple[Mismatched, ...] = ()
@@ -130,22 +146,54 @@ class JobLog:
     @cached_property
     def first(self) -> tuple[Failure, ...]:
         """The ranks whose end follows from no other's; those that ended alike go together."""
-        own = sorted(
-            (each for each in self.failures if not each.is_consequence),
-            key=lambda each: (not each.has_cause, not each.is_root, each.order),
-        )
+        own = self._own
         return tuple(each for each in own if _alike(each, own[0])) if own else ()
+
+    @cached_property
+    def beside(self) -> tuple[Failure, ...]:
+        """Ends like the first of which nothing tells that they came later."""
+        return tuple(
+            each
+            for each in self._own
+            if each not in self.first
+            and (each.has_cause, each.is_root) == (self.first[0].has_cause, self.first[0].is_root)
+            and not _is_known_order(self.first[0], each)
+        )
+
+    @cached_property
+    def _own(self) -> list[Failure]:
+        own = [each for each in self.failures if not each.is_consequence]
+        timed = len({each.clock for each in own if each.when is not None}) == 1
+
+        def place(each: Failure) -> tuple[bool, bool, float, float]:
+            when = each.when if timed and each.when is not None else 0.0
+            return (not each.has_cause, not each.is_root, when, each.order)
+
+        return sorted(own, key=place)
+
+    @cached_property
+    def own_unnamed(self) -> tuple[Failure, ...]:
+        """Errors that follow from no other rank's end, and of which the rank is not told."""
+        return tuple(each for each in self.unnamed if not each.is_consequence)
+
+    @cached_property
+    def lost(self) -> tuple[Failure, ...]:
+        """Where ranks stood that gave up waiting, or lost the others; () if an end explains it."""
+        if self.first or self.own_unnamed:
+            return ()
+        everyone = (*self.failures, *self.unnamed)
+        return tuple(each for each in everyone if each.error and each.is_consequence and each.site)
 
     @property
     def victims(self) -> tuple[int, ...]:
-        culprits = {each.rank for each in self.first}
+        culprits = {each.rank for each in (*self.first, *self.beside)}
         return tuple(sorted({each.rank for each in self.failures} - culprits))
 
     @property
     def says_nothing(self) -> bool:
         return not (
-            self.failures or self.timed_out or self.mismatched or self.absent or self.hung_up
-            or self.killed_for_memory or self.taken_port or self.joined
+            self.failures or self.unnamed or self.timed_out or self.mismatched or self.absent
+            or self.hung_up or self.killed_for_memory or self.taken_port or self.joined
         )  # fmt: skip
 
     @cached_property
@@ -163,3 +211,12 @@ def _alike(one: Failure, other: Failure) -> bool:
     if not one.error or not other.error:
         return False  # ended by signals: each by itself
     return (one.error, one.site, one.message) == (other.error, other.site, other.message)
+
+
+def _is_known_order(one: Failure, other: Failure) -> bool:
+    """Whether they stand in one log, or both tell the time by one kind of clock."""
+    if one.log == other.log:
+        return True
+    if one.when is None or other.when is None or one.clock != other.clock:
+        return False
+    return abs(one.when - other.when) >= LEAST_APART_S

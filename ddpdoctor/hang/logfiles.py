@@ -15,9 +15,8 @@ from ddpdoctor.hang.calls import CallSite
 from ddpdoctor.hang.dumps import rank_in_name
 from ddpdoctor.hang.joblog import Failure, JobLog
 from ddpdoctor.hang.logreader import MAX_MESSAGE, LogReader
-from ddpdoctor.hang.pyspy import origin_of
-from ddpdoctor.hang.snapshot import Origin
 from ddpdoctor.regular import opened, read_up_to
+from ddpdoctor.stackframes import Origin, origin_of
 
 MAX_HEAD: Final = 16 * 1024 * 1024  # of a log: what came first, and what came last
 MAX_TAIL: Final = 48 * 1024 * 1024
@@ -89,7 +88,8 @@ def error_in(data: bytes, rank: int | None) -> Failure | None:
         document = json.loads(data)
         told = document["message"]
         text = told if isinstance(told, str) else str(told["message"])
-        stack = "" if isinstance(told, str) else str(told.get("extraInfo", {}).get("py_callstack"))
+        more = {} if isinstance(told, str) else told.get("extraInfo", {})
+        stack, when = str(more.get("py_callstack", "")), _seconds(more.get("timestamp"))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     if rank is None:
@@ -98,8 +98,15 @@ def error_in(data: bytes, rank: int | None) -> Failure | None:
     named = re.fullmatch(r"[\w.]{1,200}", error) is not None
     message = masked_text((message if named else text).strip())[:MAX_MESSAGE]
     return Failure(
-        rank, 0, None, error.rsplit(".", 1)[-1] if named else "", message, _site_in(stack)
-    )
+        rank, 0, None, error.rsplit(".", 1)[-1] if named else "", message, _site_in(stack),
+        when=when, clock=ERROR_FILE,
+    )  # fmt: skip
+
+
+def _seconds(stamp: object) -> float | None:
+    """As torchrun writes it: whole seconds, as text."""
+    text = str(stamp)
+    return float(text) if text.isdecimal() and len(text) < 12 else None
 
 
 def _site_in(stack: str) -> CallSite | None:

@@ -5,20 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Final
 
 from ddpdoctor.credentials import masked_text
 from ddpdoctor.events import MOST_RANKS
+from ddpdoctor.hang.activity import WRAPPERS
 from ddpdoctor.hang.calls import CallSite
-from ddpdoctor.hang.joblog import Enqueued, Failure, JobLog, Mismatched, TimedOut
-from ddpdoctor.hang.pyspy import origin_of
-from ddpdoctor.hang.snapshot import Origin
+from ddpdoctor.hang.joblog import NOT_TOLD, Enqueued, Failure, JobLog, Mismatched, TimedOut
+from ddpdoctor.stackframes import Origin, origin_of
 
 MAX_LINE: Final = 2_000  # characters of a line that are looked at
 MAX_MESSAGE: Final = 300  # of a message that are kept
 MAX_KEPT: Final = 16  # lines of the kernel's
 _PREFIX: Final = re.compile(  # of a rank: torch's, torchrun --tee's, mpirun's, srun -l's
     r"\s*(?:\[(?:rank|default)(\d{1,6})\]:? ?|\[\d+,(\d{1,6})\]<std\w+>: ?|(\d{1,6}): )"
+)
+_STAMP: Final = re.compile(  # before all else: `kubectl logs --timestamps`, a logging handler
+    r"\s*\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)(?:Z|[+-]\d\d:?\d\d)?\]?[ :]?"
 )
 _FRAME: Final = re.compile(r'\s*File "([^"]{1,1000})", line (\d{1,9}), in (.{1,200})')
 _ERROR: Final = re.compile(
@@ -63,6 +67,23 @@ _ROW_EXIT: Final = re.compile(r"(-?\d{1,4})\s*\(pid: (\d{1,8})\)")
 
 
 @dataclass
+class _Open:
+    """A traceback under way: the innermost line of the script so far, and what that called."""
+
+    site: CallSite | None = None
+    call: str = ""
+    when: float | None = None
+
+    def enter(self, file: str, line: int, function: str) -> None:
+        origin = origin_of(file)
+        if origin is Origin.USER or self.site is None:
+            self.site, self.call = CallSite(file, line, function), ""
+        elif origin is Origin.TORCH and not self.call:
+            bare = function.rsplit(".", 1)[-1]
+            self.call = "" if bare in WRAPPERS else bare
+
+
+@dataclass
 class _Row:
     """One failure of torchrun's table, as it is read line by line."""
 
@@ -90,28 +111,37 @@ class LogReader:
         self._has_table = False
         self._mismatched: list[Mismatched] = []
         self._absent: set[int] = set()
-        self._open: dict[int | None, CallSite | None] = {}  # tracebacks under way, by rank
+        self._open: dict[int | None, _Open] = {}  # tracebacks under way, by rank
+        self._log = 0
+        self._last: dict[int, int] = {}  # of each log the order of its last line
+        self._when: float | None = None  # of this line, or of the one before
         self._row: _Row | None = None
         self._in_root = False
         self._unnamed: list[Failure] = []
 
     def read(self, lines: Iterable[str], rank: int | None = None) -> None:
         """One log, of all ranks or of one."""
-        self._open, self._row, self._in_root = {}, None, False
+        self._open, self._row, self._in_root, self._when = {}, None, False, None
+        self._log += 1
         for line in lines:
             self._order += 1
+            if line.strip():
+                self._last[self._log] = self._order
             self._line(line[:MAX_LINE], rank)
         self._end_row()
 
     def failed(self, failure: Failure) -> None:
         """What an error file says."""
         self._order += 1
-        self._note(replace(failure, order=self._order))
+        self._log += 1
+        self._note(replace(failure, order=self._order, log=self._log))
 
     def result(self, sources: Iterable[str], problems: Iterable[str] = ()) -> JobLog:
+        failures = sorted(self._named_failures(), key=lambda each: each.rank)
         return JobLog(
             tuple(sources),
-            tuple(sorted(self._named_failures(), key=lambda each: each.rank)),
+            tuple(failures),
+            tuple(self._unnamed[:MAX_KEPT]),
             tuple(sorted(self._timed_out.values(), key=lambda each: each.rank)),
             tuple(sorted(self._enqueued.values(), key=lambda each: each.rank)),
             tuple(self._mismatched[:MAX_KEPT]),
@@ -134,19 +164,28 @@ class LogReader:
             for each in self._failures.values()
             if not each.error and each.status and each.status > 0
         ]
-        texts = {(each.error, each.message): each for each in self._unnamed}
+        texts = {(e.error, e.message, e.site): e for e in reversed(self._unnamed)}
+        texts = dict(reversed(texts.items()))  # of equal ones the first, in their order
         if len(silent) == 1 and len(texts) == 1:
             (said,) = texts.values()
             self._note(replace(said, rank=silent[0].rank))
+            texts = {}
+        self._unnamed = list(texts.values())
+        if not self._failures and not any(each.is_consequence for each in self._unnamed):
+            # the script may have logged it and gone on
+            self._unnamed = [e for e in self._unnamed if e.order == self._last[e.log]]
         return self._failures.values()
 
     def _line(self, line: str, rank: int | None) -> None:
+        line, when = _without_stamp(line)
         found = _PREFIX.match(line)
         if found:
             told = int(next(group for group in found.groups() if group is not None))
             rank = told if told < MOST_RANKS else rank
             line = line[found.end() :]
-        if self._traceback(line, rank):
+            line, when = (line, when) if when is not None else _without_stamp(line)
+        before, self._when = self._when, when
+        if self._traceback(line, rank, before if when is None else when):
             return
         for sign, pattern, act in _LINES:
             if sign in line:
@@ -155,46 +194,48 @@ class LogReader:
                     act(self, match, line)
         self._table(line)
 
-    def _traceback(self, line: str, rank: int | None) -> bool:
+    def _traceback(self, line: str, rank: int | None, when: float | None) -> bool:
         if line.startswith(_TRACEBACK):
-            self._open[rank] = None
+            self._open[rank] = _Open(when=when)
             return True
         if rank not in self._open:
             return False
         frame = _FRAME.match(line)
         if frame:
-            file = frame[1]
-            if origin_of(file) is Origin.USER or self._open[rank] is None:
-                self._open[rank] = CallSite(file, int(frame[2]), frame[3].strip())
+            self._open[rank].enter(frame[1], int(frame[2]), frame[3].strip())
             return True
         if line[:1] in (" ", "\t", ""):
             return True
         error = _ERROR.match(line)
-        site = self._open.pop(rank)
-        if error is None:
-            return False
+        told = self._open.pop(rank)
+        if error is not None:
+            self._raised(NOT_TOLD if rank is None else rank, error, told)
+        return False
+
+    def _raised(self, rank: int, error: re.Match[str], told: _Open) -> None:
         message = masked_text(error[2] or "")[:MAX_MESSAGE]
-        failure = Failure(-1 if rank is None else rank, self._order, None, error[1], message, site)
-        if rank is None:
+        failure = Failure(
+            rank, self._order, None, error[1], message, told.site,
+            call=told.call, log=self._log, when=told.when, clock="log",
+        )  # fmt: skip
+        if rank == NOT_TOLD:
             self._unnamed.append(failure)
         else:
             self._note(failure)
-        return False
 
     def _note(self, new: Failure) -> None:
         """Of a rank, the last error counts, and the status that belongs to it."""
         old = self._failures.get(new.rank)
         if old is not None:
-            new = Failure(
-                new.rank,
-                min(old.order, new.order) if not new.error else new.order,
-                new.status if new.status is not None else old.status,
-                new.error or old.error,
-                new.message or old.message,
-                new.site or old.site,
-                new.pid or old.pid,
-                new.at or old.at,
-                new.is_root or old.is_root,
+            said = new if new.error else old  # where, in which log, and when
+            new = replace(
+                said,
+                order=new.order if new.error else min(old.order, new.order),
+                status=new.status if new.status is not None else old.status,
+                site=new.site or old.site,
+                pid=new.pid or old.pid,
+                at=new.at or old.at,
+                is_root=new.is_root or old.is_root,
             )
         self._failures[new.rank] = new
 
@@ -227,8 +268,11 @@ class LogReader:
         if row is not None and row.rank is not None and row.rank < MOST_RANKS:
             self._has_table = True
             self._note(
-                Failure(row.rank, self._order, row.status, pid=row.pid, at=row.at, is_root=row.root)
-            )
+                Failure(
+                    row.rank, self._order, row.status, pid=row.pid, at=row.at, is_root=row.root,
+                    log=self._log,
+                )
+            )  # fmt: skip
 
     def watchdog(self, found: re.Match[str], line: str) -> None:
         rank, group = int(found[1]), _group_in(line)
@@ -265,12 +309,15 @@ class LogReader:
     def exited(self, found: re.Match[str], _line: str) -> None:
         local = int(found[2])
         self._local.setdefault(
-            local, Failure(local, self._order, int(found[1]), pid=int(found[3]), is_root=True)
+            local,
+            Failure(
+                local, self._order, int(found[1]), pid=int(found[3]), is_root=True, log=self._log
+            ),
         )
 
     def of_task(self, found: re.Match[str], _line: str) -> None:
         status = -9 if found[3] else int(found[2])
-        self._note(Failure(int(found[1]), self._order, status))
+        self._note(Failure(int(found[1]), self._order, status, log=self._log))
 
     def of_world(self, found: re.Match[str], _line: str) -> None:
         self._world = min(int(found[1] or found[2]), MOST_RANKS)
@@ -307,3 +354,16 @@ def _called(fingerprint: str) -> str:
     if found is None:
         return fingerprint[:80]
     return found[1].lower() + (f" of {found[2]}" if found[2] else "")
+
+
+def _without_stamp(line: str) -> tuple[str, float | None]:
+    """The line behind a time at its beginning, and that time in seconds."""
+    found = _STAMP.match(line)
+    if found is None:
+        return line, None
+    whole, _, part = found[1].replace("T", " ").replace(",", ".").partition(".")
+    try:
+        at = datetime.strptime(whole, "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+    except ValueError:
+        return line, None
+    return line[found.end() :], at.timestamp() + float(f"0.{part or 0}")

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ddpdoctor.cgroups import MemoryKills
 from ddpdoctor.hang import activity, arguments, inband, pyspy
 from ddpdoctor.hang.aftermath import memory_kills, with_last_words
 from ddpdoctor.hang.jobs import JobMembers, Member, find_jobs
@@ -26,7 +27,6 @@ from ddpdoctor.hang.snapshot import (
     DeadRank,
     HangSnapshot,
     LoaderWorker,
-    MemoryKills,
     Movement,
     RankProcess,
     ThreadStack,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -31,6 +32,29 @@ def crossed(snapshot: HangSnapshot) -> tuple[tuple[Behind, Behind], ...]:
         for (rank, waiting), each in sorted(found.items())
         if waiting < rank and (waiting, rank) in found
     )
+
+
+@dataclass(frozen=True)
+class Misnamed:
+    """A group that has other members on some ranks than on others, by who says so."""
+
+    group: str
+    told: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]  # members, and ranks that say so
+
+
+def misnamed(snapshot: HangSnapshot) -> Misnamed | None:
+    """torch numbers groups as a rank makes them: one name and other members, and some were not
+    made by all.
+    """
+    groups: dict[str, dict[tuple[int, ...], list[int]]] = defaultdict(lambda: defaultdict(list))
+    for rank in snapshot.ranks:
+        for last in rank.collectives if rank.rank is not None else ():
+            groups[last.group][last.members].append(rank.rank or 0)
+    for group, told in sorted(groups.items()):
+        if len(told) > 1:
+            said = sorted((members, tuple(ranks)) for members, ranks in told.items())
+            return Misnamed(group, tuple(said))
+    return None
 
 
 def _all_behind(snapshot: HangSnapshot) -> Iterator[Behind]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from ddpdoctor.hang.snapshot import Frame, Loop, RankProcess
+from ddpdoctor.hang.snapshot import RankProcess
+from ddpdoctor.stackframes import Frame, Loop
 
 
 class Position(Enum):

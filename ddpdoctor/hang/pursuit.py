@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddpdoctor.hang.activity import is_importing
-from ddpdoctor.hang.snapshot import Frame, RankProcess
+from ddpdoctor.hang.snapshot import RankProcess
+from ddpdoctor.stackframes import Frame
 
 _LONGER: Final = "let the others wait longer: `init_process_group(timeout=timedelta(hours=2))`"
 

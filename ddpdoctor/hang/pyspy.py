@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ddpdoctor.hang.snapshot import Frame, Origin, ThreadStack
+from ddpdoctor.hang.snapshot import ThreadStack
+from ddpdoctor.stackframes import Frame, origin_of
 
 PARALLEL: Final = 8
 MAX_THREADS: Final = 2_000  # the main thread is the first
@@ -25,9 +25,6 @@ PERMISSION_HELP: Final = (
     "run it as root (`sudo ddpdoctor diagnose`), or in a container start that with "
     "--cap-add SYS_PTRACE, or allow it on this host: `sysctl kernel.yama.ptrace_scope=0`"
 )
-_STANDARD_LIBRARY: Final = re.compile(r"/lib(64)?/python3\.\d+/")
-_RECORDER: Final = "/ddpdoctor/recorder/"
-_TORCH_SOURCE: Final = re.compile(r"/torch/(distributed|autograd|nn/parallel)/")  # built in place
 
 
 @dataclass(frozen=True)
@@ -150,19 +147,6 @@ def _ends(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _frame(frame: dict[str, Any]) -> Frame:
     file, function = str(frame["filename"]), str(frame["name"])
     return Frame(file, int(frame["line"]), function, origin_of(file))
-
-
-def origin_of(file: str) -> Origin:
-    """Whose code a file is, judged by where it lies."""
-    if _RECORDER in file:
-        return Origin.RECORDER
-    for folder in ("site-packages/", "dist-packages/"):
-        if folder in file:
-            package = file.rpartition(folder)[2].split("/", 1)[0]
-            return Origin.TORCH if package == "torch" else Origin.LIBRARY
-    if file.startswith("<") or _STANDARD_LIBRARY.search(file):
-        return Origin.PYTHON
-    return Origin.TORCH if _TORCH_SOURCE.search(file) else Origin.USER
 
 
 def _rank(document: list[dict[str, Any]]) -> int | None:

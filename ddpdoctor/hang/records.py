@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ddpdoctor.errors import DdpDoctorError
 from ddpdoctor.hang.snapshot import LastCollective
 
+if TYPE_CHECKING:  # numpy: only where a rank was recorded
+    from ddpdoctor.tracefile import RankTrace
+
 
 def last_collectives(record: str) -> tuple[LastCollective, ...]:
     """The newest numbered collective of each group, from the rank's own file, if it records."""
-    from ddpdoctor.tracefile import read_rank  # numpy: only where a rank was recorded
+    from ddpdoctor.tracefile import read_rank
 
     try:
         _, trace = read_rank(Path(record))
     except (DdpDoctorError, OSError):
         return ()
+    return collectives_of(trace, time.monotonic_ns())
+
+
+def collectives_of(trace: RankTrace, now_ns: int | None = None) -> tuple[LastCollective, ...]:
+    """The same of a record that was read; None: now is long after."""
     if trace.switches and not trace.switches[-1].on:
         return ()  # recording is off: its newest collective lies behind it
     from ddpdoctor.events import Flag, Kind, Op
@@ -32,7 +41,8 @@ def last_collectives(record: str) -> tuple[LastCollective, ...]:
             continue
         last = own[own["seq"].argmax()]
         pending = not int(last["end_ns"])
-        since_s = (time.monotonic_ns() - int(last["begin_ns"])) / 1e9 if pending else None
+        known = pending and now_ns is not None
+        since_s = ((now_ns or 0) - int(last["begin_ns"])) / 1e9 if known else None
         operation = Op(int(last["code"])).label if int(last["code"]) in set(Op) else "other"
         found.append(
             LastCollective(group.name, group.ranks, int(last["seq"]), operation, pending, since_s)

@@ -7,70 +7,17 @@ says what changed since the first.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 
+from ddpdoctor.cgroups import MemoryKills
 from ddpdoctor.hang.calls import Call, CallGroup, CallSite, Dumps, RankCalls
 from ddpdoctor.hang.standing import Standing, standing
+from ddpdoctor.stackframes import Frame
 
 BUSY_SHARE = 0.10  # of one CPU: idle helper threads of a hung rank stay below 2 %
 BUSY_S = 0.03  # three ticks, since a single tick may be rounding
 IO_BYTES = 64 * 1024  # between looks: saving or reading a file, not a line of logging
 IO_RATE = 32 * 1024  # bytes a second: long watched, a rank's own threads read as much from /proc
-
-
-class Origin(StrEnum):
-    """Whose code a frame runs."""
-
-    USER = "user"
-    LIBRARY = "library"  # installed, neither Python's nor torch's: a trainer, a data set
-    TORCH = "torch"
-    PYTHON = "python"
-    RECORDER = "recorder"  # ours, between the script and torch
-
-
-@dataclass(frozen=True)
-class Loop:
-    """A `for` or `while` statement, first to last line of it."""
-
-    begin: int
-    end: int
-
-    def __contains__(self, line: int) -> bool:
-        return self.begin <= line <= self.end
-
-
-@dataclass(frozen=True)
-class Condition:
-    """An `if` that decides whether a line is reached: around it, or one that leaves before it."""
-
-    line: int
-    text: str  # of the test
-    by_rank: bool  # it asks for the rank, so that not all ranks come there
-    leaves: bool = False  # it returns or goes on before the line
-
-
-@dataclass(frozen=True)
-class Frame:
-    """One call. What follows the origin was read for live ranks; loops are outermost first."""
-
-    file: str
-    line: int
-    function: str
-    origin: Origin
-    text: str | None = None
-    loops: tuple[Loop, ...] = ()
-    in_handler: bool = False  # the line belongs to an `except` block
-    condition: Condition | None = None  # the innermost; one by the rank before others
-
-    @property
-    def is_user(self) -> bool:
-        return self.origin is Origin.USER
-
-    @property
-    def is_script(self) -> bool:
-        """Code that decides what is called next: the user's, or a trainer that runs it."""
-        return self.origin in (Origin.USER, Origin.LIBRARY)
 
 
 @dataclass(frozen=True)
@@ -166,7 +113,7 @@ class RankProcess:
 
     rank: int | None
     pid: int
-    state: str = "S"  # letter of /proc/PID/stat
+    state: str = "S"  # letter of /proc/PID/stat; "" where only a record tells of it
     wchan: str = ""
     uid: int = 0
     threads: tuple[ThreadStack, ...] = ()
@@ -204,14 +151,6 @@ class DeadRank:
     @property
     def failed(self) -> bool:
         return bool(self.signal or self.exit_status or self.said)
-
-
-@dataclass(frozen=True)
-class MemoryKills:
-    """How often the kernel has killed a process of a control group since memory ran out."""
-
-    group: str
-    kills: int
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,16 @@
-"""Source lines and loops around frames; read only for ranks that live on this host."""
+"""Source lines and loops around frames; read only for ranks that live on this host, or by them."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from ddpdoctor.hang.conditions import conditions_in
-from ddpdoctor.hang.snapshot import Condition, Frame, Loop, ThreadStack
+from ddpdoctor.hang.snapshot import ThreadStack
+from ddpdoctor.stackframes import Condition, Frame, Loop
 
 _MAX_BYTES: Final = 2 * 1024 * 1024  # generated files beyond this are not worth parsing
 _LINE_SHOWN: Final = 160
@@ -26,35 +28,42 @@ class _Source:
 
 
 class SourceReader:
-    """Adds text and loops to the frames of the script; each file is read and parsed once."""
+    """Adds text and loops to the frames of the script; each file is read and parsed once.
 
-    def __init__(self) -> None:
+    `shown` is what becomes of a line's text, and of that of a condition.
+    """
+
+    def __init__(self, most_bytes: int = _MAX_BYTES, shown: Callable[[str], str] = str) -> None:
+        self._most_bytes = most_bytes
+        self._shown = shown
         self._known: dict[str, _Source] = {}
 
     def annotate(self, stack: ThreadStack) -> ThreadStack:
-        frames = tuple(self._annotate(f) if f.is_script else f for f in stack.frames)
-        return replace(stack, frames=frames)
+        return replace(stack, frames=tuple(map(self.annotated, stack.frames)))
 
-    def _annotate(self, frame: Frame) -> Frame:
+    def annotated(self, frame: Frame) -> Frame:
+        if not frame.is_script:
+            return frame
         if frame.file not in self._known:
-            self._known[frame.file] = _read(frame.file)
+            self._known[frame.file] = _read(frame.file, self._most_bytes)
         source = self._known[frame.file]
         if not 0 < frame.line <= len(source.lines):
             return frame
         text = source.lines[frame.line - 1].strip()[:_LINE_SHOWN]
+        condition = _condition_of(source, frame.line)
         return replace(
             frame,
-            text=text,
+            text=self._shown(text),
             loops=_around(source, source.loops, frame.line),
             in_handler=bool(_around(source, source.handlers, frame.line)),
-            condition=_condition_of(source, frame.line),
+            condition=condition and replace(condition, text=self._shown(condition.text)),
         )
 
 
-def _read(file: str) -> _Source:
+def _read(file: str, most_bytes: int) -> _Source:
     path = Path(file)
     try:
-        if not path.is_absolute() or not path.is_file() or path.stat().st_size > _MAX_BYTES:
+        if not path.is_absolute() or not path.is_file() or path.stat().st_size > most_bytes:
             return _Source()
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:

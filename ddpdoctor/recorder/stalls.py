@@ -1,7 +1,8 @@
 """Whether this rank stands still, and then once where: its threads, step and collectives.
 
 No record was committed, and a collective is pending or the training thread neither moves nor
-computes. That alone is no hang: whether the others go on is for the readers to see.
+computes. That alone is no hang: whether the others go on is for the readers to see. It is told
+again, ever more seldom, since ranks may end meanwhile.
 """
 
 from __future__ import annotations
@@ -9,19 +10,28 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
 from ddpdoctor.events import Kind, Op, PendingCall, Phase, Site, Stall, ThreadSites
+from ddpdoctor.hang.processes import Processes
 from ddpdoctor.recorder.backup import Backup
 from ddpdoctor.recorder.callsite import CallSites, site_of
 from ddpdoctor.recorder.facts import FactsFile
+from ddpdoctor.recorder.lastlook import (
+    frames_of,
+    gone_ranks,
+    kills_beside,
+    wchan_of,
+    with_source,
+)
 from ddpdoctor.recorder.phases import Phases
 from ddpdoctor.recorder.writer import RankFile
 
 STALL_S: Final = 5.0  # far above a pause of the machine, far below any timeout of a group
+AGAIN_TIMES: Final = 4  # as long as it had stood when it was told last
 LOOK_CLOSER: Final = 0.2  # of that time, in which an ordinary step records something
 BUSY_SHARE: Final = 0.1  # of a CPU that the training thread uses: more, and it computes
 MAX_THREADS: Final = 32
@@ -53,7 +63,7 @@ class StallWatch:
         self._moved_at_s = time.monotonic()
         self._records = 0
         self._still: _Still | None = None
-        self._stalled = False
+        self._tell_after_s = STALL_S
         self._told = False
         self._left = MAX_STALLS
 
@@ -66,7 +76,7 @@ class StallWatch:
         elif self._still is None:
             if now - self._moved_at_s > LOOK_CLOSER * STALL_S:
                 self._still = _Still(now, _place(user), self._cpu_s())
-        elif not self._stalled and now - self._moved_at_s > STALL_S:
+        elif now - self._moved_at_s > self._tell_after_s:
             pending = self._pending()
             if pending or self._stands_still(self._still, now, user):
                 self._tell(now, phase, user, pending)
@@ -91,7 +101,7 @@ class StallWatch:
         self._moved_at_s, self._records, self._still = now, records, None
         if self._told:
             self._facts.stall(None)
-        self._stalled = self._told = False
+        self._tell_after_s, self._told = STALL_S, False
 
     def _stands_still(self, before: _Still, now: float, user: FrameType | None) -> bool:
         busy_s = self._cpu_s() - before.cpu_s
@@ -109,14 +119,22 @@ class StallWatch:
     def _tell(
         self, now: float, phase: Phase, user: FrameType | None, pending: tuple[PendingCall, ...]
     ) -> None:
-        self._stalled = True
+        self._tell_after_s = AGAIN_TIMES * (now - self._moved_at_s)
         if not self._left:
             return
         self._left -= 1
         self._told = True
         site = site_of(user) if user is not None else None
         seconds, step = now - self._moved_at_s, max(0, self._phases.step_of_record)
-        self._facts.stall(Stall(phase, site, seconds, step, self._threads(), pending))
+        thread, processes = self._phases.thread, Processes()
+        frames, gone = frames_of(sys._current_frames().get(thread)), gone_ranks(processes)
+        stall = Stall(
+            phase, site, seconds, step, self._threads(), pending,
+            frames, wchan_of(thread), gone, kills_beside(gone, processes),
+        )  # fmt: skip
+        self._facts.stall(stall)
+        # only then: the sources may lie on the very disk that it waits for
+        self._facts.stall(replace(stall, stack=with_source(frames)))
 
     def _threads(self) -> tuple[ThreadSites, ...]:
         names = {thread.ident: thread.name for thread in threading.enumerate()}

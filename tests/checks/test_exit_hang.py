@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddpdoctor.findings import Confidence
-from ddpdoctor.hang.snapshot import DeadRank, Frame, Origin, ThreadStack
+from ddpdoctor.hang.snapshot import DeadRank, ThreadStack
+from ddpdoctor.stackframes import Frame, Origin
 from tests.hang_builders import DESTROY, at, codes, in_backward, only_finding, snapshot, user
 
 SHUTDOWN = Frame("/usr/lib/python3.11/threading.py", 1500, "_shutdown", Origin.PYTHON)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ddpdoctor.findings import Confidence
-from ddpdoctor.hang.snapshot import Frame, LoaderWorker, Origin, ThreadStack
+from ddpdoctor.hang.snapshot import LoaderWorker, ThreadStack
+from ddpdoctor.stackframes import Frame, Origin
 from tests.hang_builders import (
     NEXT_BATCH,
     at,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddpdoctor.findings import Confidence
-from ddpdoctor.hang.snapshot import Condition
+from ddpdoctor.stackframes import Condition
 from tests.hang_builders import (
     ALL_REDUCE,
     BARRIER,
@@ -126,7 +126,7 @@ def test_a_line_before_the_loop_is_not_behind_it() -> None:
 
 
 def test_the_validation_after_the_inner_loop_of_an_epoch_is_behind_it() -> None:
-    from ddpdoctor.hang.snapshot import Loop
+    from ddpdoctor.stackframes import Loop
 
     epochs = Loop(15, 60)
     inside = at(0, *ALL_REDUCE, user(30, loops=(epochs, STEP_LOOP)))

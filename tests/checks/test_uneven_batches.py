@@ -61,8 +61,14 @@ def test_lengths_alone_tell_it_before_the_job_hangs() -> None:
     (finding,) = result_of("DD304", run_with([40, 40, 50, 40])).findings
 
     assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.LIKELY)
-    assert (finding.culprits, finding.victims) == ((0, 1, 3), (2,))
+    assert (finding.culprits, finding.victims) == ((2,), (0, 1, 3))  # it has too many
     assert "the job will hang in step 41" in finding.message
+
+
+def test_without_a_majority_the_shortest_are_named() -> None:
+    (finding,) = result_of("DD304", run_with([40, 50])).findings
+
+    assert (finding.culprits, finding.victims) == ((0,), (1,))
 
 
 def test_facts_of_the_start_are_enough() -> None:

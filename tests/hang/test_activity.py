@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddpdoctor.hang.activity import Activity, place_of
-from ddpdoctor.hang.snapshot import Frame, Origin
+from ddpdoctor.stackframes import Frame, Origin
 from tests.hang_builders import at, torch, user
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from ddpdoctor.cgroups import MemoryKills
 from ddpdoctor.hang.aftermath import memory_kills, with_last_words
 from ddpdoctor.hang.jobs import JobMembers, Member
 from ddpdoctor.hang.processes import Processes
-from ddpdoctor.hang.snapshot import DeadRank, Job, MemoryKills
+from ddpdoctor.hang.snapshot import DeadRank, Job
 from tests.hang.fake_proc import FakeProc
 from tests.hang_builders import in_backward, only_finding, snapshot
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ddpdoctor.cgroups import MemoryKills
 from ddpdoctor.checks import hang_checks, run_check
 from ddpdoctor.diagnose import Diagnosis, judge
 from ddpdoctor.diagnose_left import diagnose_left, pack, together
@@ -18,7 +19,7 @@ from ddpdoctor.errors import NothingToDiagnose
 from ddpdoctor.hang import archive
 from ddpdoctor.hang.archive import read_archive, write_archive
 from ddpdoctor.hang.calls import CallSite
-from ddpdoctor.hang.snapshot import DeadRank, HangSnapshot, MemoryKills, PendingEntry
+from ddpdoctor.hang.snapshot import DeadRank, HangSnapshot, PendingEntry
 from ddpdoctor.report import to_json
 from tests.dump_builders import call, calls_in, write
 from tests.hang_builders import (

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.hang import pyspy
-from ddpdoctor.hang.pyspy import dump_all, find_pyspy, origin_of, parse
-from ddpdoctor.hang.snapshot import Origin
+from ddpdoctor.hang.pyspy import dump_all, find_pyspy, parse
+from ddpdoctor.stackframes import Origin, origin_of
 
 NOBODY = 65534
 

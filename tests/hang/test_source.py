@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.hang.position import Position, position
-from ddpdoctor.hang.snapshot import Frame, Loop, Origin, RankProcess, ThreadStack
+from ddpdoctor.hang.snapshot import RankProcess, ThreadStack
 from ddpdoctor.hang.source import SourceReader
+from ddpdoctor.stackframes import Frame, Loop, Origin
 
 SCRIPT = """\
 def train():

@@ -13,7 +13,8 @@ from ddpdoctor.hang.jobs import find_jobs
 from ddpdoctor.hang.processes import Processes
 from ddpdoctor.hang.pyspy import parse
 from ddpdoctor.hang.ruledout import ruled_out
-from ddpdoctor.hang.snapshot import DeadRank, Frame, Job, RankProcess
+from ddpdoctor.hang.snapshot import DeadRank, Job, RankProcess
+from ddpdoctor.stackframes import Frame
 from tests.hang.fake_proc import FakeProc
 from tests.hang_builders import (
     ALL_REDUCE,
