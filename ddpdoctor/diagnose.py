@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.checks import Outcome, dump_checks, hang_checks, run_check
 from ddpdoctor.errors import NothingToDiagnose
+from ddpdoctor.hang.alike import explained
 from ddpdoctor.hang.calls import Dumps
 from ddpdoctor.hang.joblog import JobLog
 from ddpdoctor.hang.look import WATCH_S, take_snapshots
@@ -24,6 +25,7 @@ if TYPE_CHECKING:  # msgspec and more: only where there is a log
 
 # of a recorded run: ranks with unequally many batches, or a step apart, hang at the end of it
 _TELL_WHY = ("DD304", "DD506")
+_AT_START = ("DD404", "DD405")  # the same of ranks that were not started or wrapped alike
 
 
 @dataclass(frozen=True)
@@ -110,10 +112,18 @@ def judge_dumps(dumps: Dumps, name: str) -> Diagnosis:
 
 def diagnosis_of_run(report: Report) -> Diagnosis:
     """What the report on a recorded run says of its end."""
+    why = _TELL_WHY + (_AT_START if _is_apart(report) else ())
     results = tuple(
-        each for each in report.results if each.code.startswith("DD9") or each.code in _TELL_WHY
+        each for each in report.results if each.code.startswith("DD9") or each.code in why
     )
     return Diagnosis(replace(report, results=results, analysis=None))
+
+
+def _is_apart(report: Report) -> bool:
+    from ddpdoctor.lastlook import last_look  # numpy, by the record: only where there is one
+
+    seen = last_look(report.analysis.run) if report.analysis is not None else None
+    return seen is not None and explained(seen)
 
 
 def judge(snapshot: HangSnapshot) -> Report:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from ddpdoctor.checks import NotEnoughData
 from ddpdoctor.events import GoneRank, Stall
 from ddpdoctor.findings import Confidence, Finding
-from ddpdoctor.hang.records import collectives_of
+from ddpdoctor.hang.alike import started_as
+from ddpdoctor.hang.records import collectives_of, settings_of
 from ddpdoctor.hang.situation import Kind, situation
 from ddpdoctor.hang.snapshot import (
     DeadRank,
@@ -73,6 +74,8 @@ def _process(trace: RankTrace, stall: Stall) -> RankProcess:
         movement=Movement(watched_s=stall.seconds),
         on_gpu=trace.info.device.startswith("cuda"),
         collectives=collectives_of(trace),
+        started=started_as(trace.process.command if trace.process else (), trace.info.environment),
+        settings=settings_of(trace),
     )
 
 

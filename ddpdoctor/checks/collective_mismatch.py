@@ -34,6 +34,7 @@ from ddpdoctor.checks import NotEnoughData, dump_check, hang_check, log_check, t
 from ddpdoctor.findings import Confidence, Finding, Location, Severity
 from ddpdoctor.hang import describe, describe_calls, describe_log
 from ddpdoctor.hang.agreement import Mismatch, Party
+from ddpdoctor.hang.alike import explained
 from ddpdoctor.hang.arguments import all_on_one_side, roots, told_apart
 from ddpdoctor.hang.joblog import Failure, JobLog
 from ddpdoctor.hang.joining import awaits_others, makes_group
@@ -50,6 +51,7 @@ from ddpdoctor.hang.situation import (
 from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.hang.standing import Standing
 from ddpdoctor.hang.whowaited import who_waited
+from ddpdoctor.hang.wrapping import unwrapped
 from ddpdoctor.wording import rank_list
 
 if TYPE_CHECKING:  # a hang check loads no pandas
@@ -65,8 +67,10 @@ def collective_mismatch(snapshot: HangSnapshot) -> Iterator[Finding]:
         or misnamed(snapshot)
         or awaits_others(snapshot)
         or makes_group(snapshot)
+        or explained(snapshot)
+        or unwrapped(snapshot)
     ):
-        return  # DD905, DD911 and DD407 know more
+        return  # DD905, DD911, DD407, DD404, DD405 and DD406 know more
     if scene.kind not in (Kind.DIFFERENT_CALLS, Kind.SAME_CALL) or scene.leavers():
         return
     mismatch = mismatch_told(snapshot)
@@ -273,8 +277,8 @@ def collective_mismatch_in_record(run: Analysis) -> Iterator[Finding]:
     if run.early_end is not None or out_of_batches(run):
         return  # DD901 and DD304 say what came before
     seen = last_look(run.run)
-    if seen is not None and (situation(seen).leavers() or misnamed(seen)):
-        return  # DD902 and DD911 do
+    if seen is not None and (situation(seen).leavers() or misnamed(seen) or explained(seen)):
+        return  # DD902, DD911, DD404 or DD405 does
     if seen is not None and not run.mixed:
         yield from judged_by(run, collective_mismatch)
     for mixed in run.mixed:

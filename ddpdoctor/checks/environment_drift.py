@@ -2,7 +2,9 @@
 
 What it measures
     Versions of Python, torch and its companions; the variables that steer torch, NCCL, gloo
-    and OpenMP; a hash of each file of the training program, on every rank.
+    and OpenMP; a hash of each file of the training program, on every rank. In a job that hangs at
+    its start: the script of each rank, and the variables with which it was started that decide
+    which calls torch and NCCL make.
 
 Why it matters
     Another torch or NCCL build makes hangs and mismatched results; another copy of the script
@@ -15,7 +17,8 @@ What to do
 When it is wrong
     Variables that differ by design are not compared: rank numbers, the visible devices, what names
     the host or a place to write to, and values that differ only by the rank's own number. Code
-    that a rank loads later than the first DDP model is not seen.
+    that a rank loads later than the first DDP model is not seen, and in a job that hangs no
+    variable that the script sets itself.
 """
 
 from __future__ import annotations
@@ -26,8 +29,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ddpdoctor.checks import NotEnoughData, launch_check, trace_check
+from ddpdoctor.checks import NotEnoughData, hang_check, launch_check, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
+from ddpdoctor.hang import describe
+from ddpdoctor.hang.alike import SCRIPT, started_apart
+from ddpdoctor.hang.situation import numbers, situation
+from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.launchfacts import LaunchFacts, Process, hosts_of, process_of
 from ddpdoctor.wording import SHOWN, rank_list, said_by_rank
 
@@ -75,6 +82,12 @@ class _Difference:
 
 @trace_check("DD404", "environment-drift")
 def environment_drift(run: Analysis) -> Iterator[Finding]:
+    from ddpdoctor.lastlook import judged_by, last_look
+
+    seen = last_look(run.run)
+    if seen is not None and started_apart(seen):
+        yield from judged_by(run, environment_drift_in_a_hang)
+        return
     yield from _drift({trace.info.rank: process_of(trace.info) for trace in run.run.ranks})
 
 
@@ -168,3 +181,36 @@ def _fix(differences: list[_Difference], *, odd: bool) -> str:
         parts.append(f"set variables in the launcher, to the same value for all ranks{value}")
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}. Then start the job again."
+
+
+@hang_check("DD404", "environment-drift")
+def environment_drift_in_a_hang(snapshot: HangSnapshot) -> Iterator[Finding]:
+    """Where the ranks stand at the start: what may differ without harm is not looked at."""
+    apart = started_apart(snapshot)
+    if not apart:
+        return
+    scene, culprits = situation(snapshot), apart[0].culprits
+    names = " and ".join(each.what for each in apart[:SHOWN])
+    scripts = any(each.what == SCRIPT for each in apart)
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        message=(
+            f"the ranks were not started alike: {names} differ{'s' * (len(apart) == 1)}; they "
+            f"stand in {describe.calls(scene.all)}"
+        ),
+        fix=(
+            "Start the same script on all ranks."
+            if scripts
+            else "Set these variables in the launcher, to the same value for all ranks."
+        ),
+        culprits=culprits,
+        victims=tuple(rank for rank in numbers(scene.all) if rank not in culprits),
+        hosts=describe.hosts(snapshot),
+        evidence=(
+            *(Evidence(each.what, said_by_rank(each.values)) for each in apart[:SHOWN]),
+            describe.looks(snapshot),
+            *describe.states(scene.all),
+        ),
+        where=describe.locations(scene.all),
+    )

@@ -30,6 +30,7 @@ from ddpdoctor.checks import NotEnoughData, dump_check, hang_check, log_check, t
 from ddpdoctor.findings import Confidence, Finding, Severity
 from ddpdoctor.hang import describe, describe_calls, describe_log
 from ddpdoctor.hang.activity import Activity
+from ddpdoctor.hang.alike import explained
 from ddpdoctor.hang.joblog import JobLog
 from ddpdoctor.hang.order import Behind, behind
 from ddpdoctor.hang.pursuit import pursuit_of
@@ -38,6 +39,7 @@ from ddpdoctor.hang.situation import Kind, Seen, Situation, numbers, shift_told,
 from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.hang.standing import Standing
 from ddpdoctor.hang.whowaited import who_waited
+from ddpdoctor.hang.wrapping import unwrapped
 from ddpdoctor.wording import rank_list
 
 if TYPE_CHECKING:  # a hang check loads no pandas
@@ -60,8 +62,10 @@ def missing_rank(snapshot: HangSnapshot) -> Iterator[Finding]:
             f"{_doing(scene.elsewhere)}; look again in a minute, and if it is still "
             "there, see what that line waits for"
         )
-    if scene.kind is not Kind.HELD_UP or shift_told(snapshot):  # DD905 knows more
-        return
+    if scene.kind is not Kind.HELD_UP or shift_told(snapshot) or explained(snapshot):
+        return  # DD905, DD404 or DD405 knows more
+    if unwrapped(snapshot):
+        return  # DD406 does
     left = scene.leavers()
     missing = tuple(
         seen

@@ -3,7 +3,8 @@
 What it measures
     Under `ddpdoctor run`, in a process group of several ranks: optimizer steps, whether a
     DistributedDataParallel model was made, and whether any collective of any group was issued
-    from one step to the next.
+    from one step to the next. In a job that hangs: whether ranks are past the line in which others
+    stand at the first collective of DDP's constructor, which needs all of them.
 
 Why it matters
     Every rank then trains a model of its own on its part of the data, and the one that rank 0
@@ -15,7 +16,8 @@ What to do
 
 When it is wrong
     FSDP, sharded optimizers and gradients that the script reduces itself use collectives in every
-    step and are left alone. Ranks that train different models on purpose are not told apart, and
+    step and are left alone. In a hang: a rank that makes its model elsewhere in the script, before
+    that line, looks the same. Ranks that train different models on purpose are not told apart, and
     weights that are averaged after many steps only make it say `possible`.
 """
 
@@ -24,8 +26,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ddpdoctor.checks import NotEnoughData, launch_check
+from ddpdoctor.checks import NotEnoughData, hang_check, launch_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
+from ddpdoctor.hang import describe
+from ddpdoctor.hang.situation import numbers
+from ddpdoctor.hang.snapshot import HangSnapshot
+from ddpdoctor.hang.wrapping import unwrapped
 from ddpdoctor.launchfacts import LaunchFacts
 from ddpdoctor.wording import rank_list
 
@@ -67,4 +73,37 @@ def not_wrapped(launch: LaunchFacts) -> Iterator[Finding]:
             )
             for rank, each in alone.items()
         ),
+    )
+
+
+@hang_check("DD406", "not-wrapped")
+def not_wrapped_in_a_hang(snapshot: HangSnapshot) -> Iterator[Finding]:
+    """Some ranks wait in DDP's constructor for others, which have gone by it."""
+    found = unwrapped(snapshot)
+    if found is None:
+        return
+    wrapping, past = found.wrapping, found.past
+    at = describe.spot(wrapping[0].place.frame)
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        message=(
+            f"{describe.names(past)} {describe.verb(past, 'has', 'have')} not wrapped the model: "
+            f"{describe.names(wrapping)} {describe.verb(wrapping, 'waits', 'wait')} in "
+            f"DistributedDataParallel at {at}, and {describe.names(past)} "
+            f"{describe.doing(past[0], plural=len(past) > 1)}"
+        ),
+        fix=(
+            "Wrap the model on all ranks, in the same order where there are several: take "
+            f"DistributedDataParallel out of the condition before {wrapping[0].place.text}."
+        ),
+        culprits=numbers(past),
+        victims=numbers(wrapping),
+        hosts=describe.hosts(snapshot),
+        evidence=(
+            describe.looks(snapshot),
+            *describe.conditions((*past, *wrapping)),
+            *describe.states((*past, *wrapping)),
+        ),
+        where=describe.locations(past),
     )

@@ -3,7 +3,8 @@
 What it measures
     The arguments of DistributedDataParallel, class and settings of the optimizers when they step
     first, their learning rates at the steps that are looked at, and names, shapes, types and
-    `requires_grad` of the model's parameters and buffers in their order, on all ranks.
+    `requires_grad` of the model's parameters and buffers in their order, on all ranks. In a job
+    that hangs, if it is recorded: the arguments by which DDP makes other collectives.
 
 Why it matters
     DDP makes the gradients equal and nothing else: with another learning rate or weight decay on
@@ -24,14 +25,20 @@ When it is wrong
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from ddpdoctor.analysis.model import Analysis
-from ddpdoctor.analysis.modelcauses import Setting, cause_of, settings_that_differ
-from ddpdoctor.analysis.replicas import Compared, ModelGroup
-from ddpdoctor.checks import NotEnoughData, trace_check
+from ddpdoctor.checks import NotEnoughData, hang_check, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
+from ddpdoctor.hang import describe
+from ddpdoctor.hang.alike import started_apart, wrapped_apart
+from ddpdoctor.hang.situation import numbers, situation
+from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.wording import SHOWN, rank_list, said_by_rank
+
+if TYPE_CHECKING:  # a hang check loads no pandas
+    from ddpdoctor.analysis.model import Analysis
+    from ddpdoctor.analysis.modelcauses import Setting
+    from ddpdoctor.analysis.replicas import ModelGroup
 
 HARMLESS: Final = frozenset({"gradient_as_bucket_view", "bucket_bytes_cap"})  # results stay equal
 _FIXES: Final = {
@@ -46,6 +53,13 @@ _FIXES: Final = {
 
 @trace_check("DD405", "settings-differ")
 def settings_differ(run: Analysis) -> Iterator[Finding]:
+    from ddpdoctor.analysis.modelcauses import settings_that_differ
+    from ddpdoctor.lastlook import judged_by, last_look
+
+    seen = last_look(run.run)
+    if seen is not None and wrapped_apart(seen):
+        yield from judged_by(run, settings_differ_in_a_hang)
+        return
     groups = [group for group in run.models if group.is_wrapped and len(group.ranks) > 1]
     if not groups:
         raise NotEnoughData("settings of one model were not recorded on two ranks")
@@ -78,8 +92,39 @@ def _finding(group: ModelGroup, culprits: tuple[int, ...], settings: list[Settin
 
 
 def _consequence(group: ModelGroup) -> Iterator[Evidence]:
+    from ddpdoctor.analysis.modelcauses import cause_of
+    from ddpdoctor.analysis.replicas import Compared
+
     differ = group.parameters
     if differ is not None and cause_of(group, Compared.PARAMETERS) == "DD405":
         since = f"from step {group.step_at(differ.sync)} on"
         said = f"{since}, by up to {100 * differ.last_relative:.2g} %"
         yield Evidence("parameters differ between ranks", said)
+
+
+@hang_check("DD405", "settings-differ")
+def settings_differ_in_a_hang(snapshot: HangSnapshot) -> Iterator[Finding]:
+    apart = () if started_apart(snapshot) else wrapped_apart(snapshot)
+    if not apart:
+        return
+    scene, culprits = situation(snapshot), apart[0].culprits
+    names = " and ".join(each.what for each in apart[:SHOWN])
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        message=(
+            f"DistributedDataParallel was given another {names} on some ranks than on others, by "
+            f"which it makes other collectives; they stand in {describe.calls(scene.all)}"
+        ),
+        fix=_FIXES["DDP argument"],
+        culprits=culprits,
+        victims=tuple(rank for rank in numbers(scene.all) if rank not in culprits),
+        hosts=describe.hosts(snapshot),
+        evidence=(
+            *(Evidence(each.what, said_by_rank(each.values)) for each in apart[:SHOWN]),
+            describe.looks(snapshot),
+            *describe.records(scene.all),
+            *describe.states(scene.all),
+        ),
+        where=describe.locations(scene.all),
+    )

@@ -29,12 +29,13 @@ from ddpdoctor.hang.activity import Activity
 from ddpdoctor.hang.pursuit import pursuit_of
 from ddpdoctor.hang.situation import Kind, Seen, Situation, situation
 from ddpdoctor.hang.snapshot import HangSnapshot
+from ddpdoctor.hang.wrapping import unwrapped
 
 
 @hang_check("DD906", "slow-not-stuck")
 def slow_not_stuck(snapshot: HangSnapshot) -> Iterator[Finding]:
     scene = situation(snapshot)
-    if scene.kind is not Kind.MOVES:
+    if scene.kind is not Kind.MOVES or unwrapped(snapshot):  # those that move may train alone
         return
     moving = tuple(seen for seen in scene.all if seen.moves)
     awaited = () if snapshot.ended else _awaited(scene)

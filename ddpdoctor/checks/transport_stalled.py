@@ -29,6 +29,7 @@ from ddpdoctor.checks import NotEnoughData, dump_check, hang_check, log_check, t
 from ddpdoctor.findings import Confidence, Finding, Severity
 from ddpdoctor.hang import describe, describe_calls, describe_log
 from ddpdoctor.hang.activity import Activity
+from ddpdoctor.hang.alike import explained
 from ddpdoctor.hang.arguments import told_apart
 from ddpdoctor.hang.joblog import JobLog
 from ddpdoctor.hang.joining import awaits_others, makes_group
@@ -48,6 +49,8 @@ def transport_stalled(snapshot: HangSnapshot) -> Iterator[Finding]:
     scene = situation(snapshot)
     if scene.kind is not Kind.SAME_CALL or crossed(snapshot) or misnamed(snapshot):
         return  # groups that are crossed, or made by some, are DD911
+    if explained(snapshot):
+        return  # that is DD404 or DD405
     if awaits_others(snapshot) or makes_group(snapshot):  # that is DD407, or DD911
         return
     if shift_told(snapshot) or mismatch_told(snapshot) or told_apart(snapshot):
@@ -166,4 +169,5 @@ def transport_stalled_in_record(run: Analysis) -> Iterator[Finding]:
     """The same in a record, by where its ranks noted that they stood still."""
     from ddpdoctor.lastlook import judged_by
 
-    yield from judged_by(run, transport_stalled)
+    if not run.mixed:  # else DD904 speaks
+        yield from judged_by(run, transport_stalled)

@@ -126,7 +126,12 @@ def _stack_without(stack: ThreadStack) -> ThreadStack:
 
 
 def _frame_without(frame: Frame) -> Frame:
-    return replace(frame, text=masked_text(frame.text)) if frame.text else frame
+    condition = frame.condition
+    return replace(
+        frame,
+        text=masked_text(frame.text) if frame.text else frame.text,
+        condition=condition and replace(condition, text=masked_text(condition.text)),
+    )
 
 
 def is_archive(path: Path) -> bool:

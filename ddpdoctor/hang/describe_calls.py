@@ -31,13 +31,14 @@ def finding(  # noqa: PLR0913  the parts of a finding
     the culprits with what they are in, or made last.
     """
     first = shown or {rank: _newest(scene, rank) for rank in culprits}
+    blamed = frozenset(culprits)
     return Finding(
         severity=Severity.ERROR,
         confidence=confidence,
         message=message,
         fix=fix,
         culprits=tuple(culprits),
-        victims=tuple(rank for rank in scene.waiting if rank not in culprits),
+        victims=tuple(rank for rank in scene.waiting if rank not in blamed),
         evidence=tuple(_evidence(scene, tuple(first))),
         where=tuple(
             Location(rank, call.site.file, call.site.line, call.site.function)
@@ -77,7 +78,8 @@ def direct_victims(scene: Standing, culprits: Sequence[int]) -> tuple[int, ...]:
 
 
 def _evidence(scene: Standing, first: Sequence[int]) -> Iterator[Evidence]:
-    others = [rank for rank in scene.waiting if rank not in first]
+    told = frozenset(first)
+    others = [rank for rank in scene.waiting if rank not in told]
     for rank in [*first, *others][:MOST_TOLD]:
         yield Evidence(f"rank {rank}", _said_of(scene, rank))
     if len(first) + len(others) > MOST_TOLD:

@@ -16,11 +16,12 @@ from typing import Final
 from ddpdoctor.cgroups import MemoryKills
 from ddpdoctor.hang import activity, arguments, inband, pyspy
 from ddpdoctor.hang.aftermath import memory_kills, with_last_words
+from ddpdoctor.hang.alike import started_with
 from ddpdoctor.hang.jobs import JobMembers, Member, find_jobs
 from ddpdoctor.hang.launchers import waiting_launchers
 from ddpdoctor.hang.processes import Counters, Processes
 from ddpdoctor.hang.pyspy import Dump
-from ddpdoctor.hang.records import last_collectives
+from ddpdoctor.hang.records import with_record
 from ddpdoctor.hang.situation import situation
 from ddpdoctor.hang.snapshot import (
     Answer,
@@ -201,6 +202,7 @@ class _Looking:
             _movement(looks),
             _helped(looks),
             on_gpu=self._processes.on_gpu(member.pid),
+            started=started_with(member.pid, self._processes),
         )
 
     def _in_full(
@@ -212,9 +214,8 @@ class _Looking:
         """With what is dear to find out, and told once: its records and its loader's workers."""
         known = member.registration
         if known is not None:
-            found = last_collectives(known.record)
+            rank = with_record(rank, known.record)
             told = in_band.get(member.pid)
-            rank = replace(rank, collectives=found)
             rank = replace(rank, in_band=told.pending, calls=told.calls) if told else rank
         if activity.place_of(rank).activity is activity.Activity.LOADER:
             rank = replace(rank, workers=self._workers(rank.pid))

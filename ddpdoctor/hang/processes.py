@@ -6,7 +6,7 @@ The root is a parameter, so that tests can hand it a small tree of files.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -90,11 +90,15 @@ class Processes:
 
     def identity(self, pid: int) -> dict[str, str] | None:
         """The allow-listed part of the environment that the process was started with."""
+        return self.variables(pid, IDENTITY_VARIABLES)
+
+    def variables(self, pid: int, names: Collection[str]) -> dict[str, str] | None:
+        """These variables of the environment that the process was started with."""
         raw = self._read(pid, "environ")
         if raw is None:
             return None
         pairs = (entry.partition("=") for entry in raw.split("\0"))
-        return {name: value for name, _, value in pairs if name in IDENTITY_VARIABLES}
+        return {name: value for name, _, value in pairs if name in names}
 
     def command(self, pid: int) -> list[str]:
         return (self._read(pid, "cmdline") or "").rstrip("\0").split("\0")

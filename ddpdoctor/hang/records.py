@@ -1,31 +1,39 @@
-"""What a recorded rank wrote of its last collectives: the second source beside its stack."""
+"""What a recorded rank wrote of itself: the second source beside its stack."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpdoctor.errors import DdpDoctorError
-from ddpdoctor.hang.snapshot import LastCollective
+from ddpdoctor.hang.snapshot import LastCollective, RankProcess
 
 if TYPE_CHECKING:  # numpy: only where a rank was recorded
     from ddpdoctor.tracefile import RankTrace
 
 
-def last_collectives(record: str) -> tuple[LastCollective, ...]:
-    """The newest numbered collective of each group, from the rank's own file, if it records."""
+def with_record(rank: RankProcess, record: str) -> RankProcess:
+    """What the rank's own file adds, if there is one."""
     from ddpdoctor.tracefile import read_rank
 
     try:
         _, trace = read_rank(Path(record))
     except (DdpDoctorError, OSError):
-        return ()
-    return collectives_of(trace, time.monotonic_ns())
+        return rank
+    last = collectives_of(trace, time.monotonic_ns())
+    return replace(rank, collectives=last, settings=settings_of(trace))
+
+
+def settings_of(trace: RankTrace) -> tuple[tuple[str, str], ...]:
+    """The arguments of DistributedDataParallel for its first model."""
+    models = trace.model.models
+    return tuple(sorted(models[min(models)].arguments.items())) if models else ()
 
 
 def collectives_of(trace: RankTrace, now_ns: int | None = None) -> tuple[LastCollective, ...]:
-    """The same of a record that was read; None: now is long after."""
+    """The newest numbered collective of each group; `now_ns` None: the rank is long gone."""
     if trace.switches and not trace.switches[-1].on:
         return ()  # recording is off: its newest collective lies behind it
     from ddpdoctor.events import Flag, Kind, Op

@@ -126,6 +126,8 @@ class RankProcess:
     in_band: tuple[PendingEntry, ...] | None = None  # None: the rank could not be asked
     calls: tuple[Call, ...] = ()  # by the same answer, oldest first
     arguments: tuple[tuple[str, int], ...] = ()  # of torch's call that it is in, if asked for
+    started: tuple[tuple[str, str], ...] = ()  # with which script and steering variables
+    settings: tuple[tuple[str, str], ...] = ()  # arguments of its first DDP model, if recorded
     native: tuple[str, ...] = ()  # C functions below its Python, asked for where it keeps the GIL
 
     @property

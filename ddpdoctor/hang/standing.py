@@ -7,6 +7,7 @@ for nobody. What they do is the cause; the waiting of all others follows from it
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -60,18 +61,34 @@ class Standing:
         """Ranks that wait for each other, each for the next one and the last for the first."""
         if self.shift or self.mismatch:
             return ()
-        explained = set(self._ends)
-        before = -1
-        while before != len(explained):
-            before = len(explained)
-            explained |= {rank for rank, others in self.awaits.items() if others & explained}
-        left = set(self.awaits) - explained
-        path: list[int] = []
+        left = self.awaits.keys() - self._led_to_an_end
+        path: dict[int, None] = {}
         rank = min(left, default=None)
         while rank is not None and rank not in path:
-            path.append(rank)
+            path[rank] = None
             rank = min(self.awaits[rank])
-        return tuple(path[path.index(rank) :]) if rank is not None else ()
+        return tuple(path)[list(path).index(rank) :] if rank is not None else ()
+
+    @cached_property
+    def _led_to_an_end(self) -> set[int]:
+        """The ends, and those that wait for one of them, or for one that does.
+
+        Each set of awaited ranks is gone through once, of however many ranks it is.
+        """
+        by_awaited: dict[frozenset[int], list[int]] = defaultdict(list)
+        for rank, others in self.awaits.items():
+            by_awaited[others].append(rank)
+        holding: dict[int, list[frozenset[int]]] = defaultdict(list)
+        for others in by_awaited:
+            for other in others:
+                holding[other].append(others)
+        found, todo = set(self._ends), list(self._ends)
+        while todo:
+            for others in holding[todo.pop()]:
+                new = [rank for rank in by_awaited.pop(others, ()) if rank not in found]
+                found.update(new)
+                todo += new
+        return found
 
     @property
     def is_explained(self) -> bool:
@@ -105,8 +122,21 @@ class Standing:
 
     def passed_by(self, front: Call) -> tuple[int, ...]:
         """Ranks that have completed this collective."""
-        members = (self.dumps.by_rank.get(rank) for rank in self.dumps.members[front.group])
-        return tuple(each.rank for each in members if each and _has_passed(each, front))
+        if front.place not in self._passed:
+            members = (self.dumps.by_rank.get(rank) for rank in self.dumps.members[front.group])
+            passed = (each.rank for each in members if each and _has_passed(each, front))
+            self._passed[front.place] = tuple(passed)
+        return self._passed[front.place]
+
+    @cached_property
+    def _passed(self) -> dict[tuple[str, int], tuple[int, ...]]:
+        """What was found once: a thousand ranks ask for the same collective."""
+        return {}
+
+    @cached_property
+    def _there(self) -> Counter[tuple[str, int]]:
+        """How many ranks are in each call."""
+        return Counter(each.front.place for each in self.dumps.ranks if each.front is not None)
 
     @cached_property
     def _fronts(self) -> list[Call]:
@@ -119,10 +149,7 @@ class Standing:
         front = self.front(rank)
         if front is None or front.point_to_point or front.op in _ROOTED:
             return rank in self.late
-        there = sum(
-            each.front is not None and each.front.place == front.place for each in self.dumps.ranks
-        )
-        return rank in self.late or there <= len(self.passed_by(front))
+        return rank in self.late or self._there[front.place] <= len(self.passed_by(front))
 
 
 def _has_passed(calls: RankCalls, front: Call) -> bool:
@@ -134,7 +161,7 @@ def _has_passed(calls: RankCalls, front: Call) -> bool:
 
 def standing(dumps: Dumps) -> Standing:
     """The chains of who waits for whom."""
-    by_place: dict[tuple[str, int], tuple[frozenset[int], frozenset[int]]] = {}
+    by_place: dict[tuple[str, int], tuple[frozenset[int], frozenset[int], frozenset[int]]] = {}
     awaits: dict[int, frozenset[int]] = {}
     late: set[int] = set()
     for each in dumps.ranks:
@@ -145,10 +172,11 @@ def standing(dumps: Dumps) -> Standing:
             awaits[each.rank] = _peer_of(each.rank, front, dumps)
             continue
         if front.place not in by_place:
-            by_place[front.place] = (frozenset(_not_there(front, dumps)), _late(front, dumps))
-        not_there, behind = by_place[front.place]
+            not_there, behind = frozenset(_not_there(front, dumps)), _late(front, dumps)
+            by_place[front.place] = (not_there, behind, not_there | behind)
+        not_there, behind, both = by_place[front.place]
         late |= behind
-        awaits[each.rank] = not_there if each.rank in behind else not_there | behind
+        awaits[each.rank] = not_there if each.rank in behind else both
     return Standing(dumps, awaits, frozenset(late))
 
 

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from ddpdoctor.events import Kind, Op, Phase, RunInfo, Stall
+from ddpdoctor.events import GoneRank, Kind, Op, Phase, RunInfo, Stall
 from ddpdoctor.factsfile import read_facts
-from ddpdoctor.recorder import stalls
+from ddpdoctor.hang.processes import Processes
+from ddpdoctor.recorder import lastlook, stalls
 from ddpdoctor.recorder.backup import Backup
 from ddpdoctor.recorder.callsite import CallSites
 from ddpdoctor.recorder.facts import FactsFile
 from ddpdoctor.recorder.phases import Phases
+from ddpdoctor.recorder.registration import register, start_time_ticks
 from ddpdoctor.recorder.writer import RankFile
+from ddpdoctor.stackframes import Frame, Origin
 from tests.builders import rank_info
 
 STALL_S = 0.2
@@ -97,6 +103,93 @@ def test_a_pending_collective_is_told_once_and_again_when_it_goes_on(rank: Watch
     assert rank.stall is not None
     assert rank.stall.pending[0].seq == 9
     assert rank.written == 5
+
+
+def test_the_whole_stack_is_told_with_the_loops_around_it(rank: Watched) -> None:
+    rank.look_for(3 * STALL_S)
+
+    assert rank.stall is not None
+    stack = rank.stall.stack
+    place = next(frame for frame in stack if frame.function.endswith("look_for"))
+    lines = Path(__file__).read_text().splitlines()
+    assert place.origin is Origin.USER
+    assert place.text == lines[place.line - 1].strip()
+    (loop,) = place.loops
+    assert lines[loop.begin - 1].strip() == "while time.monotonic() < until:"
+    assert any(frame.origin is Origin.LIBRARY for frame in stack)  # pytest's, which runs this
+
+
+def test_it_is_told_again_once_it_has_stood_four_times_as_long(rank: Watched) -> None:
+    issue(rank, 8)
+    rank.look_for(12 * STALL_S)
+
+    assert rank.written == 4
+    assert rank.stall is not None
+    assert rank.stall.seconds > 3 * STALL_S
+
+
+def test_where_it_computes_meanwhile_what_was_told_is_taken_back(rank: Watched) -> None:
+    rank.look_for(3 * STALL_S)
+    assert rank.stall is not None
+    until = time.monotonic() + 3 * STALL_S
+    while time.monotonic() < until:
+        sum(range(20_000))
+        rank.look()
+
+    assert rank.stall is None
+
+
+def test_of_a_recursion_without_end_both_ends_are_told() -> None:
+    def dive(depth: int) -> tuple[Frame, ...]:
+        return dive(depth - 1) if depth else lastlook.frames_of(sys._getframe())
+
+    frames = dive(500)
+
+    assert len(frames) == 2 * lastlook.MAX_FRAMES
+    assert frames[0].function.endswith("dive")
+    assert not frames[-1].function.endswith("dive")
+
+
+@pytest.fixture
+def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Writes the registration of another process as a rank."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    register(0, 3, tmp_path / "run", tmp_path / "rank00000.ddt")
+
+    def write(pid: int, rank: int, start_ticks: int, run: str = "run") -> None:
+        own = tmp_path / "ddpdoctor" / f"{os.getpid()}.json"
+        facts = json.loads(own.read_text()) | {
+            "pid": pid, "rank": rank, "start_time_ticks": start_ticks,
+            "run_folder": str(tmp_path / run),
+        }  # fmt: skip
+        (own.parent / f"{pid}.json").write_text(json.dumps(facts))
+
+    return write
+
+
+def test_ranks_beside_it_that_are_gone(registered: Callable[..., None]) -> None:
+    sleeper = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
+    with subprocess.Popen(sleeper) as killed, subprocess.Popen(sleeper) as lives:
+        for rank, child in ((1, killed), (2, lives)):
+            registered(child.pid, rank, start_time_ticks(child.pid))
+        assert lastlook.gone_ranks(Processes()) == ()
+
+        killed.kill()
+        os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
+        assert lastlook.gone_ranks(Processes()) == (GoneRank(1, killed.pid, signal=9),)
+
+        killed.wait()
+        assert lastlook.gone_ranks(Processes()) == (GoneRank(1, killed.pid),)
+        lives.kill()
+
+
+def test_a_process_of_the_same_number_or_of_another_run_is_none_of_them(
+    registered: Callable[..., None],
+) -> None:
+    registered(1, 1, start_time_ticks(1) + 7)
+    registered(2**22 + 1, 2, 5, run="another")
+
+    assert lastlook.gone_ranks(Processes()) == (GoneRank(1, 1),)
 
 
 def test_every_thread_with_a_line_of_the_users_is_told(rank: Watched) -> None:
