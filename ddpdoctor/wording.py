@@ -30,6 +30,11 @@ def percent(share: float) -> str:
     return f"{int(share * 100 + 1e-9)} %" if share >= 0.995 else f"{share:.0%}".replace("%", " %")
 
 
+def data_size(count: int) -> str:
+    """`12 bytes`, `3.4 MB`."""
+    return f"{count / 1e6:.2g} MB" if count >= 100_000 else f"{count} bytes"
+
+
 def rank_list(ranks: Sequence[int], unit: str = "rank") -> str:
     """`rank 1`, `ranks 0 and 2`, `ranks 0, 1, 2, 3, 4, 5 and 10 more`; or nodes."""
     if len(ranks) == 1:

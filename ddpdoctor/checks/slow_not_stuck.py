@@ -30,6 +30,7 @@ from ddpdoctor.hang.pursuit import pursuit_of
 from ddpdoctor.hang.situation import Kind, Seen, Situation, situation
 from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.hang.wrapping import unwrapped
+from ddpdoctor.wording import data_size
 
 
 @hang_check("DD906", "slow-not-stuck")
@@ -84,6 +85,8 @@ def _progress(seen: Seen) -> Evidence:
     said = [f"{movement.cpu_share:.0%} CPU"]
     if movement.io_bytes:
         said.append(f"{movement.io_bytes / 1e6:.2g} MB read or written")
+    if movement.socket_bytes:
+        said.append(f"{data_size(movement.socket_bytes)} over TCP")
     if movement.path_changed or movement.stack_changed:
         said.append("its stack changed")
     elif movement.main_thread_woke:

@@ -10,7 +10,7 @@ from ddpdoctor.hang.position import script_path
 from ddpdoctor.hang.situation import Seen, Situation, numbers
 from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.stackframes import Condition, Frame
-from ddpdoctor.wording import rank_list
+from ddpdoctor.wording import data_size, rank_list
 
 
 def names(ranks: Sequence[Seen]) -> str:
@@ -111,10 +111,20 @@ def states(ranks: Sequence[Seen]) -> tuple[Evidence, ...]:
         holds = ", holds the GIL" if process.main_thread and process.main_thread.owns_gil else ""
         cpu = f"{process.movement.cpu_share:.0%} CPU"
         number = "rank ?" if seen.number is None else f"rank {seen.number}"
+        moved = process.movement.socket_bytes
+        sockets = "" if moved is None else f", {data_size(moved)} over TCP"
         found.append(
-            Evidence(number, f"pid {process.pid}, state {process.state}, {cpu}{wait}{holds}")
+            Evidence(
+                number, f"pid {process.pid}, state {process.state}, {cpu}{sockets}{wait}{holds}"
+            )
         )
-    return tuple(found)
+    return (*found, *(line for seen in ranks for line in _unsent(seen)))
+
+
+def _unsent(seen: Seen) -> Iterator[Evidence]:
+    for each in seen.process.unsent:
+        number = "rank ?" if seen.number is None else f"rank {seen.number}"
+        yield Evidence(number, f"{data_size(each.nbytes)} wait to be taken by {each.peer}")
 
 
 def memory_kills(snapshot: HangSnapshot) -> tuple[Evidence, ...]:

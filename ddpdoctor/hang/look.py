@@ -31,12 +31,15 @@ from ddpdoctor.hang.snapshot import (
     Movement,
     RankProcess,
     ThreadStack,
+    Unsent,
 )
+from ddpdoctor.hang.sockets import Traffic, inodes_of, traffic
 from ddpdoctor.hang.source import SourceReader
 
 SECOND_LOOK_S: Final = 0.3
 WATCH_S: Final = 1.5
 _MOST_LAUNCHERS: Final = 3  # above torchrun: `ddpdoctor run`, a script around it
+_MOST_UNSENT: Final = 3  # connections of a rank in which bytes wait
 _MOST_NATIVE: Final = 2  # ranks whose C functions are read: one is the cause
 _CALL_TIMEOUT_S: Final = 3.0  # of one py-spy; it takes 15 ms
 
@@ -48,6 +51,7 @@ class _Seen:
     at_s: float
     counters: Counters | None
     helpers: dict[int, Counters]  # of child processes, by pid
+    sockets: dict[int, Traffic] | None  # its TCP connections, by inode
     dump: Dump
 
 
@@ -121,11 +125,23 @@ class _Looking:
 
     def _look(self, pids: list[int], *, with_locals: bool = False) -> None:
         counted = {pid: self._processes.counters(pid) for pid in pids}
-        helpers = self._helpers(set(pids))
+        helpers, sockets = self._helpers(set(pids)), self._sockets(pids)
         now = time.monotonic()
         for pid, dump in self._dump(pids, with_locals=with_locals).items():
-            seen = _Seen(now, counted[pid], helpers[pid], dump)
+            seen = _Seen(now, counted[pid], helpers[pid], sockets.get(pid), dump)
             self._looks.setdefault(pid, []).append(seen)
+
+    def _sockets(self, pids: list[int]) -> dict[int, dict[int, Traffic]]:
+        """The connections of each process, if they may be told."""
+        every = traffic() if pids else None
+        if every is None:
+            return {}
+        opened = {pid: inodes_of(self._processes.folder(pid)) for pid in pids}
+        return {
+            pid: {inode: every[inode] for inode in inodes if inode in every}
+            for pid, inodes in opened.items()
+            if inodes is not None
+        }
 
     def _helpers(self, ranks: set[int]) -> dict[int, dict[int, Counters]]:
         found: dict[int, dict[int, Counters]] = {pid: {} for pid in ranks}
@@ -202,6 +218,7 @@ class _Looking:
             _movement(looks),
             _helped(looks),
             on_gpu=self._processes.on_gpu(member.pid),
+            unsent=_unsent(looks[-1]),
             started=started_with(member.pid, self._processes),
         )
 
@@ -288,6 +305,7 @@ def _movement(looks: list[_Seen]) -> Movement:
         looks[-1].at_s - looks[0].at_s,
         after.cpu_s - before.cpu_s,
         _difference(before.io_bytes, after.io_bytes),
+        _moved(looks[0].sockets, looks[-1].sockets),
         _difference(before.main_thread_switches, after.main_thread_switches),
         any(path != paths[0] for path in paths),
         any(stack != stacks[0] for stack in stacks),
@@ -302,6 +320,22 @@ def _helped(looks: list[_Seen]) -> Movement:
         cpu_s += after.cpu_s - (before.cpu_s if before else 0.0)
         io_bytes += (after.io_bytes or 0) - (before.io_bytes or 0 if before else 0)
     return Movement(looks[-1].at_s - looks[0].at_s, cpu_s, io_bytes)
+
+
+def _moved(before: dict[int, Traffic] | None, after: dict[int, Traffic] | None) -> int | None:
+    """Bytes of the connections that are open; one that is new has moved all of its bytes."""
+    if before is None or after is None:
+        return None
+    none = Traffic(0, 0, "")
+    moved = (each.moved - before.get(inode, none).moved for inode, each in after.items())
+    return sum(max(0, each) for each in moved)  # a number may be given to another one meanwhile
+
+
+def _unsent(look: _Seen) -> tuple[Unsent, ...]:
+    waits = [
+        Unsent(each.peer, each.unsent) for each in (look.sockets or {}).values() if each.unsent
+    ]
+    return tuple(sorted(waits, key=lambda each: -each.nbytes)[:_MOST_UNSENT])
 
 
 def _difference(before: int | None, after: int | None) -> int | None:

@@ -37,7 +37,8 @@ class Movement:
 
     watched_s: float = 0.0
     cpu_s: float = 0.0
-    io_bytes: int | None = None  # read and written, sockets included; None: not readable
+    io_bytes: int | None = None  # read and written by `read` and `write`; None: not readable
+    socket_bytes: int | None = None  # that TCP connections moved; None: not known
     main_thread_woke: int | None = None  # times that the main thread gave up its CPU
     path_changed: bool = False  # the main thread's frames of the script
     stack_changed: bool = False  # all of its frames: waiting for a loader polls
@@ -49,7 +50,7 @@ class Movement:
     @property
     def is_at_work(self) -> bool:
         """Computes, reads or writes."""
-        moved = self.io_bytes or 0
+        moved = max(self.io_bytes or 0, self.socket_bytes or 0)
         return self.is_busy or (moved >= IO_BYTES and moved >= IO_RATE * self.watched_s)
 
     @property
@@ -108,6 +109,14 @@ class LoaderWorker:
 
 
 @dataclass(frozen=True)
+class Unsent:
+    """Bytes of a TCP connection that its other side has not acknowledged."""
+
+    peer: str  # address:port
+    nbytes: int
+
+
+@dataclass(frozen=True)
 class RankProcess:
     """One living rank. `rank` is None where nothing tells its number."""
 
@@ -122,6 +131,7 @@ class RankProcess:
     helpers: Movement = Movement()  # of its child processes, added up
     workers: tuple[LoaderWorker, ...] = ()
     on_gpu: bool = False
+    unsent: tuple[Unsent, ...] = ()  # at the last look, most bytes first
     collectives: tuple[LastCollective, ...] = ()
     in_band: tuple[PendingEntry, ...] | None = None  # None: the rank could not be asked
     calls: tuple[Call, ...] = ()  # by the same answer, oldest first
