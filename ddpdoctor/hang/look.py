@@ -332,10 +332,9 @@ def _moved(before: dict[int, Traffic] | None, after: dict[int, Traffic] | None) 
 
 
 def _unsent(look: _Seen) -> tuple[Unsent, ...]:
-    waits = [
-        Unsent(each.peer, each.unsent) for each in (look.sockets or {}).values() if each.unsent
-    ]
-    return tuple(sorted(waits, key=lambda each: -each.nbytes)[:_MOST_UNSENT])
+    waits = (each for each in (look.sockets or {}).values() if each.unsent)
+    most = sorted(waits, key=lambda each: -each.unsent)[:_MOST_UNSENT]
+    return tuple(Unsent(each.peer, each.unsent) for each in most)
 
 
 def _difference(before: int | None, after: int | None) -> int | None:

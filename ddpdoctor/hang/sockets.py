@@ -50,8 +50,7 @@ def traffic() -> dict[int, Traffic] | None:
             with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as asked:
                 asked.settimeout(_TIMEOUT_S)
                 asked.send(_question(family))
-                for inode, each in _answers(asked):
-                    found[inode] = each
+                found.update(_answers(asked))
     except (OSError, AttributeError, struct.error, ValueError):
         return None
     return found

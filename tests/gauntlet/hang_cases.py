@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.gauntlet.cases import Case
+from tests.gauntlet.cases import WRAPPED, Case
 
 SCRIPTS = Path(__file__).parent / "hanging"
 TORCHRUN = "torchrun"
@@ -124,6 +124,23 @@ K14_K15 = (
          )),
 )  # fmt: skip
 
+# Without a report of their own: what differs between the ranks before their first step.
+STARTS = (
+    Hang("debug-detail-on-one", "", "slurm", code="DD404", culprits=None,
+         fix_word=r"same value|launcher", launcher=BY_HAND,
+         variables=tuple(
+             _ADDRESS | {"RANK": str(r), "WORLD_SIZE": "2", "MASTER_PORT": "29547"} | more
+             for r, more in enumerate([{}, {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}])
+         ), modes=("plain",), left=()),
+    Hang("one-is-not-wrapped", "", "one_without", ranks=3, code="DD406", culprits=(2,),
+         fix_word=r"wrap", left=()),
+    # of a rank that is not recorded the arguments are not known
+    Hang("one-searches", "", "heads", modes=("plain",), code="DD904", culprits=None,
+         fix_word=r"same|all ranks", left=()),
+    Hang("one-searches-recorded", "", "heads", modes=(WRAPPED,), code="DD405", culprits=None,
+         fix_word=r"same arguments", left=("DD405",)),
+)  # fmt: skip
+
 K17 = (
     Hang(
         "opened-before-fork",
@@ -156,7 +173,7 @@ K19 = (
          fix_word=r"thread|daemon|logger", left=()),
 )  # fmt: skip
 
-HANGS = K01 + K02 + K03 + K04 + K06_K07 + K14_K15 + K17 + K19
+HANGS = K01 + K02 + K03 + K04 + K06_K07 + K14_K15 + STARTS + K17 + K19
 
 # K18: told to be slow, and nothing at warning or above.
 SLOW = (
