@@ -83,12 +83,14 @@ def _verb(ranks: tuple[int, ...]) -> str:
 def _what_happens(uneven: Uneven) -> str:
     short = rank_list(uneven.short)
     has_none = "has none left" if len(uneven.short) == 1 else "have none left"
+    longer = [rank for rank in uneven.batches if rank not in uneven.short]
+    others = "the others wait" if len(longer) > 1 else f"{rank_list(longer)} waits"
     if uneven.course is Course.HUNG:
-        return f"in step {uneven.step + 1} the others wait for {short}, which {has_none}"
+        return f"in step {uneven.step + 1} {others} for {short}, which {has_none}"
     if uneven.course is Course.HUNG_LATER:
         return (
             f"from step {uneven.step + 1} on steps of different epochs were reduced together, and "
-            f"in the end the others wait for {short}"
+            f"in the end {others} for {short}"
         )
     if uneven.course is Course.DRIFTS:
         return (

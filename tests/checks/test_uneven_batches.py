@@ -110,7 +110,7 @@ def test_a_rank_whose_loader_ended_and_that_the_others_wait_for() -> None:
 
     assert finding.confidence is Confidence.CERTAIN
     assert finding.culprits == (1,)
-    assert "in step 3 the others wait for rank 1, which has none left" in finding.message
+    assert "in step 3 rank 0 waits for rank 1, which has none left" in finding.message
     assert result_of("DD913", run).outcome is Outcome.CLEAN  # one cause, one finding
 
 
@@ -139,7 +139,7 @@ def test_ranks_whose_epochs_drift_apart_are_a_warning() -> None:
     assert running.severity is Severity.WARNING
     assert "steps of different epochs are reduced together" in running.message
     assert crashed.severity is Severity.ERROR
-    assert "in the end the others wait for rank 0" in crashed.message
+    assert "in the end rank 1 waits for rank 0" in crashed.message
     assert result_of("DD304", closed(run)).outcome is Outcome.CLEAN  # as many steps in all
 
 

@@ -16,7 +16,7 @@ from ddpdoctor.hang.processes import Processes
 from tests import launching
 from tests.launching import PROGRAMS, ROOT
 
-pytestmark = [pytest.mark.job, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.job, pytest.mark.long, pytest.mark.timeout(240)]
 
 READY_SECONDS = 120
 SPARE = 64 * 2**20  # bytes of memory that are left to the job
