@@ -83,7 +83,8 @@ def collective_mismatch(snapshot: HangSnapshot) -> Iterator[Finding]:
             yield _of_one_line(snapshot, scene)
         return
     groups = _by_call(scene.waiting)
-    late = tuple(seen for seen in scene.waiting if seen.number in behind(snapshot))
+    held = behind(snapshot)
+    late = tuple(seen for seen in scene.waiting if seen.number in held)
     culprits = late or _minority(groups) or _alone(groups)
     shown = culprits or scene.waiting
     yield Finding(

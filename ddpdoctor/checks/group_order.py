@@ -53,12 +53,11 @@ def group_order(snapshot: HangSnapshot) -> Iterator[Finding]:
     if apart is not None:
         yield _made_by_some(snapshot, scene, apart)
         return
-    pairs = crossed(snapshot)
-    if not pairs:
+    found = crossed(snapshot)
+    if found is None:
         return
-    one, other = pairs[0]
-    involved = {rank for pair in pairs for rank in (pair[0].rank, pair[1].rank)}
-    culprits = tuple(seen for seen in scene.waiting if seen.number in involved)
+    one, other = found.one, found.other
+    culprits = tuple(seen for seen in scene.waiting if seen.number in found.ranks)
     yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.CERTAIN,

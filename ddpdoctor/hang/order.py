@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations
 
-from ddpdoctor.hang.snapshot import HangSnapshot, LastCollective, RankProcess
+from ddpdoctor.hang.snapshot import HangSnapshot, LastCollective
 
 
 @dataclass(frozen=True)
@@ -19,18 +19,52 @@ class Behind:
     last: LastCollective | None  # its own newest of that group; None: it has made none yet
 
 
+@dataclass(frozen=True)
+class Crossed:
+    """Two ranks that wait for each other, each in a group that the other has not come to.
+
+    `ranks` are all that do.
+    """
+
+    one: Behind
+    other: Behind
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Awaited:
+    """A collective in which ranks stand, and those that have not come to it."""
+
+    call: LastCollective
+    waiting: frozenset[int]
+    behind: dict[int, LastCollective | None]  # their newest of the group
+
+
 def behind(snapshot: HangSnapshot) -> dict[int, Behind]:
-    """Ranks that hold others up, each with the collective that is waited for."""
-    return {found.rank: found for found in _all_behind(snapshot)}
+    """Ranks that hold others up, each with a collective that is waited for."""
+    return {
+        rank: Behind(rank, min(each.waiting), each.call, last)
+        for each in _awaited(snapshot)
+        for rank, last in each.behind.items()
+    }
 
 
-def crossed(snapshot: HangSnapshot) -> tuple[tuple[Behind, Behind], ...]:
-    """Pairs of ranks that wait for each other, each in a group that the other has not come to."""
-    found = {(each.rank, each.waiting): each for each in _all_behind(snapshot)}
-    return tuple(
-        (each, found[waiting, rank])
-        for (rank, waiting), each in sorted(found.items())
-        if waiting < rank and (waiting, rank) in found
+def crossed(snapshot: HangSnapshot) -> Crossed | None:
+    """Ranks that use two groups in opposite order."""
+    found: list[tuple[int, int, _Awaited, _Awaited]] = []
+    ranks: set[int] = set()
+    for one, other in combinations(_awaited(snapshot), 2):
+        here, there = one.waiting & other.behind.keys(), other.waiting & one.behind.keys()
+        if here and there:
+            ranks |= here | there
+            found.append((min(here), min(there), one, other))
+    if not found:
+        return None
+    here_first, there_first, one, other = min(found, key=lambda each: each[:2])
+    return Crossed(
+        Behind(there_first, here_first, one.call, one.behind[there_first]),
+        Behind(here_first, there_first, other.call, other.behind[here_first]),
+        tuple(sorted(ranks)),
     )
 
 
@@ -57,20 +91,29 @@ def misnamed(snapshot: HangSnapshot) -> Misnamed | None:
     return None
 
 
-def _all_behind(snapshot: HangSnapshot) -> Iterator[Behind]:
-    recorded = [rank for rank in snapshot.ranks if rank.rank is not None and rank.collectives]
-    for waiting in recorded:
-        for awaited in waiting.collectives:
-            if awaited.pending:
-                yield from _behind(recorded, waiting, awaited)
+def _awaited(snapshot: HangSnapshot) -> list[_Awaited]:
+    """Each collective in which ranks stand, once, however many these are."""
+    recorded = {rank.rank: rank for rank in snapshot.ranks if rank.rank is not None}
+    newest = {
+        rank: {last.group: last for last in process.collectives}
+        for rank, process in recorded.items()
+        if process.collectives
+    }
+    waiting: dict[tuple[str, int], dict[int, LastCollective]] = defaultdict(dict)
+    for rank in sorted(newest):
+        for last in newest[rank].values():
+            if last.pending:
+                waiting[last.group, last.seq][rank] = last
+    return [_found(own, newest) for own in waiting.values()]
 
 
-def _behind(
-    recorded: list[RankProcess], waiting: RankProcess, awaited: LastCollective
-) -> Iterator[Behind]:
-    for rank in recorded:
-        if rank.rank is None or waiting.rank is None or rank.rank not in awaited.members:
-            continue
-        last = next((own for own in rank.collectives if own.group == awaited.group), None)
-        if last is None or last.seq < awaited.seq:
-            yield Behind(rank.rank, waiting.rank, awaited, last)
+def _found(
+    waiting: dict[int, LastCollective], newest: dict[int, dict[str, LastCollective]]
+) -> _Awaited:
+    call = next(iter(waiting.values()))
+    late: dict[int, LastCollective | None] = {}
+    for rank in sorted(newest.keys() & set(call.members)):
+        last = newest[rank].get(call.group)
+        if last is None or last.seq < call.seq:
+            late[rank] = last
+    return _Awaited(call, frozenset(waiting), late)

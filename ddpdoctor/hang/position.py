@@ -28,7 +28,11 @@ def script_path(rank: RankProcess) -> tuple[Frame, ...]:
 
 def position(rank: RankProcess, other: RankProcess) -> Position:
     """Where `rank` stands as seen from `other`."""
-    mine, theirs = script_path(rank), script_path(other)
+    return position_of(script_path(rank), script_path(other))
+
+
+def position_of(mine: tuple[Frame, ...], theirs: tuple[Frame, ...]) -> Position:
+    """The same by the calls of both."""
     if not mine or not theirs:
         return Position.UNKNOWN
     for depth, (here, there) in enumerate(zip(mine, theirs, strict=False)):

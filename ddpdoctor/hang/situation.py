@@ -7,8 +7,9 @@ from enum import Enum, auto
 
 from ddpdoctor.hang.activity import Activity, Place, is_waiting, moves, place_of
 from ddpdoctor.hang.agreement import Mismatch, Shift
-from ddpdoctor.hang.position import Position, position
+from ddpdoctor.hang.position import Position, position, position_of, script_path
 from ddpdoctor.hang.snapshot import HangSnapshot, RankProcess
+from ddpdoctor.stackframes import Frame
 
 
 class Kind(Enum):
@@ -66,17 +67,24 @@ class Situation:
         """Ranks that are past a loop in which others wait."""
         if self.kind not in (Kind.HELD_UP, Kind.DIFFERENT_CALLS):
             return ()
-        return tuple(seen for seen in self.waiting + self.elsewhere if self._has_left(seen))
+        inside = {script_path(s.process) for s in self.waiting if _is_in_collective(s)}
+        known: dict[tuple[Frame, ...], bool] = {}  # a thousand ranks stand at few places
 
-    def _has_left(self, seen: Seen) -> bool:
-        others = [other for other in self.waiting if other is not seen]
-        if seen.place.activity is Activity.LEAVING:
-            return any(other.place.activity is Activity.COLLECTIVE for other in others)
-        return any(
-            position(seen.process, other.process) is Position.LEFT_LOOP
-            for other in others
-            if other.place.activity is Activity.COLLECTIVE
-        )
+        def has_left(seen: Seen) -> bool:
+            if seen.place.activity is Activity.LEAVING:
+                return bool(inside)
+            path = script_path(seen.process)
+            if path not in known:
+                known[path] = any(
+                    position_of(path, other) is Position.LEFT_LOOP for other in inside
+                )
+            return known[path]
+
+        return tuple(seen for seen in self.waiting + self.elsewhere if has_left(seen))
+
+
+def _is_in_collective(seen: Seen) -> bool:
+    return seen.place.activity is Activity.COLLECTIVE
 
 
 def situation(snapshot: HangSnapshot) -> Situation:
@@ -84,7 +92,8 @@ def situation(snapshot: HangSnapshot) -> Situation:
     seen = [Seen(rank, place_of(rank), moves(rank)) for rank in snapshot.ranks]
     unreadable = [each for each in seen if each.place.activity is Activity.UNKNOWN]
     waiting = [each for each in seen if is_waiting(each.place)]
-    elsewhere = [each for each in seen if each not in unreadable and each not in waiting]
+    told = {id(each) for each in (*unreadable, *waiting)}
+    elsewhere = [each for each in seen if id(each) not in told]
     kind = _kind(snapshot, seen, waiting, elsewhere)
     return Situation(kind, tuple(waiting), tuple(elsewhere), tuple(unreadable))
 

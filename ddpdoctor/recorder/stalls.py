@@ -1,12 +1,13 @@
 """Whether this rank stands still, and then once where: its threads, step and collectives.
 
 No record was committed, and a collective is pending or the training thread neither moves nor
-computes. That alone is no hang: whether the others go on is for the readers to see. It is told
-again, ever more seldom, since ranks may end meanwhile.
+computes, and nothing is read or written. That alone is no hang: whether the others go on is for the
+readers to see. It is told again, ever more seldom, since ranks may end meanwhile.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -17,6 +18,7 @@ from typing import Final
 
 from ddpdoctor.events import Kind, Op, PendingCall, Phase, Site, Stall, ThreadSites
 from ddpdoctor.hang.processes import Processes
+from ddpdoctor.hang.snapshot import IO_RATE
 from ddpdoctor.recorder.backup import Backup
 from ddpdoctor.recorder.callsite import CallSites, site_of
 from ddpdoctor.recorder.facts import FactsFile
@@ -46,7 +48,9 @@ class _Still:
 
     at_s: float
     place: tuple[str, int] | None  # the user's line
-    cpu_s: float
+    cpu_s: float  # of the training thread
+    helped_s: float  # CPU time of the processes that make its batches
+    io_bytes: int  # that it and these have read and written
 
 
 class StallWatch:
@@ -75,11 +79,12 @@ class StallWatch:
             self._moved(now, records)
         elif self._still is None:
             if now - self._moved_at_s > LOOK_CLOSER * STALL_S:
-                self._still = _Still(now, _place(user), self._cpu_s())
+                self._still = self._as_it_is(user)
         elif now - self._moved_at_s > self._tell_after_s:
             pending = self._pending()
             if pending or self._stands_still(self._still, now, user):
                 self._tell(now, phase, user, pending)
+                self._still = self._as_it_is(user)  # to tell it has read files
             else:
                 self._moved(now, records)
 
@@ -103,9 +108,15 @@ class StallWatch:
             self._facts.stall(None)
         self._tell_after_s, self._told = STALL_S, False
 
+    def _as_it_is(self, user: FrameType | None) -> _Still:
+        return _Still(time.monotonic(), _place(user), self._cpu_s(), *_helped())
+
     def _stands_still(self, before: _Still, now: float, user: FrameType | None) -> bool:
-        busy_s = self._cpu_s() - before.cpu_s
-        return _place(user) == before.place and busy_s < BUSY_SHARE * (now - before.at_s)
+        after, watched_s = self._as_it_is(user), now - before.at_s
+        busy_s = max(after.cpu_s - before.cpu_s, after.helped_s - before.helped_s)
+        moved = after.io_bytes - before.io_bytes
+        at_work = busy_s >= BUSY_SHARE * watched_s or moved >= IO_RATE * watched_s
+        return after.place == before.place and not at_work
 
     def _cpu_s(self) -> float:
         """CPU time of the training thread; 0 where the kernel does not tell."""
@@ -161,3 +172,23 @@ class StallWatch:
 
 def _place(user: FrameType | None) -> tuple[str, int] | None:
     return None if user is None else (user.f_code.co_filename, user.f_lineno)
+
+
+def _helped() -> tuple[float, int]:
+    """CPU time of the child processes, and bytes that they and this one have read and written."""
+    processes, own = Processes(), os.getpid()
+    counted = {pid: processes.counters(pid) for pid in (own, *_children())}
+    cpu_s = sum(each.cpu_s for pid, each in counted.items() if each and pid != own)
+    return cpu_s, sum(each.io_bytes or 0 for each in counted.values() if each)
+
+
+def _children() -> list[int]:
+    """Told by few bytes: what is read here counts as read by this process."""
+    found: list[int] = []
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            text = Path(f"/proc/self/task/{thread}/children").read_text(encoding="ascii")
+        except OSError:  # the thread has ended, or the kernel does not tell
+            continue
+        found += map(int, text.split())
+    return found

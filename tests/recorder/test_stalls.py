@@ -218,6 +218,26 @@ def test_a_rank_that_computes_does_not_stand_still(rank: Watched) -> None:
     assert rank.written == 0
 
 
+def test_a_rank_that_writes_a_file_does_not_stand_still(rank: Watched, tmp_path: Path) -> None:
+    """Slowly, and without much of a CPU: as a checkpoint goes to a network disk."""
+    until = time.monotonic() + 4 * STALL_S
+    with (tmp_path / "checkpoint").open("wb", buffering=0) as file:
+        while time.monotonic() < until:
+            file.write(bytes(100_000))
+            time.sleep(0.02)
+            rank.look()
+
+    assert rank.written == 0
+
+
+def test_a_rank_whose_workers_compute_does_not_stand_still(rank: Watched) -> None:
+    with subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) as worker:
+        rank.look_for(4 * STALL_S)
+        worker.kill()
+
+    assert rank.written == 0
+
+
 def test_a_rank_that_records_does_not_stand_still(rank: Watched) -> None:
     for seq in range(20):
         rank.file.finish(issue(rank, seq), time.monotonic_ns())

@@ -1,4 +1,6 @@
-"""The flight recorders of a thousand ranks: what judging them takes grows with their number."""
+"""A thousand ranks, by their flight recorders or records: judging takes as much longer as they
+are more.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.diagnose import Diagnosis, judge_dumps
+from ddpdoctor.diagnose import Diagnosis, judge, judge_dumps
 from ddpdoctor.hang.calls import DEFAULT_GROUP, Call, CallGroup, CallSite, Dumps, RankCalls
 from ddpdoctor.hang.dumps import read_dumps
+from ddpdoctor.hang.snapshot import HangSnapshot, LastCollective
 from tests.dump_builders import call, write
+from tests.hang_builders import BARRIER, at, in_backward, snapshot, user
 
 FEW, MANY = 256, 1024
 MOST_TIMES = 8  # in proportion it is 4, and 16 where each rank is held against each other one
@@ -62,6 +66,31 @@ def test_it_grows_in_proportion(kind: str) -> None:
     (found,) = [finding for _, finding in diagnosis.report.findings]
     assert len(found.evidence) < 20
     assert many_s < MOST_TIMES * few_s
+
+
+def stacks_of(count: int) -> HangSnapshot:
+    """One has left the loop; each is in the call of a group of all, as its record tells, too."""
+    members = tuple(range(count))
+
+    def last(op: str) -> tuple[LastCollective, ...]:
+        return (LastCollective(DEFAULT_GROUP, members, 5, op, pending=True),)
+
+    ranks = [in_backward(rank, collectives=last("all_reduce")) for rank in members]
+    ranks[7] = at(7, *BARRIER, user(50), collectives=last("barrier"))
+    return snapshot(*ranks)
+
+
+def test_stacks_of_many_hosts() -> None:
+    spent = []
+    for count in (FEW, MANY):
+        seen = stacks_of(count)
+        began = time.process_time()
+        report = judge(seen)
+        spent.append(time.process_time() - began)
+
+        assert report.primary == "DD902"
+        assert report.findings[0][1].culprits == (7,)
+    assert spent[1] < MOST_TIMES * spent[0]
 
 
 def test_a_thousand_files(tmp_path: Path) -> None:
