@@ -18,7 +18,7 @@ from typing import Final
 
 from ddpdoctor.events import Kind, Op, PendingCall, Phase, Site, Stall, ThreadSites
 from ddpdoctor.hang.processes import Processes
-from ddpdoctor.hang.snapshot import IO_RATE
+from ddpdoctor.hang.snapshot import IO_BYTES, IO_RATE
 from ddpdoctor.recorder.backup import Backup
 from ddpdoctor.recorder.callsite import CallSites, site_of
 from ddpdoctor.recorder.facts import FactsFile
@@ -115,7 +115,8 @@ class StallWatch:
         after, watched_s = self._as_it_is(user), now - before.at_s
         busy_s = max(after.cpu_s - before.cpu_s, after.helped_s - before.helped_s)
         moved = after.io_bytes - before.io_bytes
-        at_work = busy_s >= BUSY_SHARE * watched_s or moved >= IO_RATE * watched_s
+        much = max(IO_BYTES, IO_RATE * watched_s)
+        at_work = busy_s >= BUSY_SHARE * watched_s or moved >= much
         return after.place == before.place and not at_work
 
     def _cpu_s(self) -> float:
