@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -59,11 +60,12 @@ def main() -> int:
         command = [sys.executable, "-m", "benchmarks.analysis", "--judge", str(folder)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         found: dict[str, Any] = json.loads(done.stdout)
+        found |= reported(folder, found["records"])
     if options.json:
         print(json.dumps(found, indent=2))
     else:
         for name, value in found.items():
-            print(f"{name:20} {value}")
+            print(f"{name:26} {value}")
     return 0
 
 
@@ -72,28 +74,50 @@ def judged(folder: Path) -> dict[str, Any]:
     from ddpdoctor import analyze, load_run, run_checks
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    times = [time.perf_counter()]
+    times, used = [time.perf_counter()], [time.process_time()]
+
+    def passed() -> None:
+        times.append(time.perf_counter())
+        used.append(time.process_time())
+
     run = load_run(folder)
-    times.append(time.perf_counter())
+    passed()
     analysis = analyze(run)
-    times.append(time.perf_counter())
+    passed()
     results = run_checks(analysis)
-    times.append(time.perf_counter())
+    passed()
     records = sum(len(trace.detail) for trace in run.ranks)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    load, analyse, check = np.diff(times)
+    seconds = dict(zip(("load", "analyse", "checks"), np.diff(times), strict=True))
+    of_cpu = dict(zip(seconds, np.diff(used), strict=True))
     return {
         "ranks": len(run.ranks),
         "records": records,
-        "load_s": round(float(load), 2),
-        "analyse_s": round(float(analyse), 2),
-        "checks_s": round(float(check), 2),
-        "all_s": round(float(load + analyse + check), 2),
+        **{f"{name}_s": round(float(each), 2) for name, each in seconds.items()},
+        "all_s": round(times[-1] - times[0], 2),
+        **{f"{name}_cpu_s": round(float(each), 2) for name, each in of_cpu.items()},
+        "all_cpu_s": round(used[-1] - used[0], 2),
         "records_mb": round(records * DETAIL_DTYPE.itemsize / 1e6),
         "memory_mb": round((peak - before) / 1e6),
         "memory_per_records": round((peak - before) / (records * DETAIL_DTYPE.itemsize), 2),
         "checks_crashed": [result.code for result in results if result.outcome == "crash"],
         "findings": [result.code for result in results if result.findings],
+    }
+
+
+def reported(folder: Path, records: int) -> dict[str, Any]:
+    """Seconds and memory of `ddpdoctor report`, from its start to its end."""
+    begin = time.perf_counter()
+    command = [sys.executable, "-m", "ddpdoctor", "report", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        _, _, usage = os.wait4(process.pid, 0)
+        process.returncode = 0  # it was waited for
+    return {
+        "report_s": round(time.perf_counter() - begin, 2),
+        "report_cpu_s": round(usage.ru_utime + usage.ru_stime, 2),
+        "report_memory_per_records": round(
+            usage.ru_maxrss * 1024 / (records * DETAIL_DTYPE.itemsize), 2
+        ),
     }
 
 

@@ -30,7 +30,7 @@ UNMATCHED = Flag.POINT_TO_POINT | Flag.FAILED
 
 def is_matched(flags: npt.ArrayLike, group: npt.ArrayLike) -> npt.NDArray[np.bool_]:
     """Whether a collective is put together with those of the other ranks."""
-    apart = np.asarray(flags, np.int64) & int(UNMATCHED)
+    apart = np.asarray(flags) & int(UNMATCHED)
     return np.asarray((apart == 0) & (np.asarray(group) != UNKNOWN))
 
 
@@ -77,7 +77,7 @@ def match(ranks: Sequence[RankTrace], clock: CommonClock) -> Collectives:
     """All collectives, with what only the other ranks' records tell."""
     numbering: dict[GroupInfo, int] = {}
     ordered = sorted(ranks, key=lambda trace: trace.info.rank)
-    calls = [trace.detail["kind"] == Kind.COLLECTIVE for trace in ordered]
+    calls = [trace.kind == Kind.COLLECTIVE for trace in ordered]
     ends = np.cumsum([np.count_nonzero(own) for own in calls])
     columns = _empty(int(ends[-1]))
     places = [slice(int(b), int(e)) for b, e in zip([0, *ends[:-1]], ends, strict=True)]
@@ -123,9 +123,8 @@ def _fill(
 
 def _sync_ends(trace: RankTrace) -> Ints:
     """When each backward had waited for its reductions."""
-    detail = trace.detail
-    blocked = (detail["kind"] == Kind.SPAN) & (detail["code"] == Phase.BLOCKED)
-    ends = detail["end_ns"][blocked].astype(np.int64)
+    spans = trace.of_kind(Kind.SPAN)
+    ends = spans["end_ns"][spans["code"] == Phase.BLOCKED]
     return np.sort(ends[ends > 0])
 
 
@@ -138,60 +137,109 @@ def _within_backward(columns: dict[str, Ints], sync_ends: Ints) -> Ints:
     completion = columns["completion_ns"]
     if not len(sync_ends):
         return completion
-    index = np.searchsorted(sync_ends, columns["arrival_ns"], "right")
+    index = _counted_up_to(sync_ends, columns["arrival_ns"])
     has_end = (index < len(sync_ends)) & ((columns["flags"] & Flag.BUCKET) > 0)
     latest = sync_ends[np.minimum(index, len(sync_ends) - 1)]
     return np.where(has_end & (completion >= 0), np.minimum(completion, latest), completion)
 
 
+def _counted_up_to(bounds: Ints, times: Ints) -> Ints:
+    """How many of the sorted bounds are no later than each time.
+
+    Where times rise, the few bounds are looked up among the many times.
+    """
+    if (times[1:] < times[:-1]).any():
+        return np.searchsorted(bounds, times, "right")
+    at = np.searchsorted(times, bounds)
+    return np.repeat(np.arange(len(bounds) + 1), np.diff(at, prepend=0, append=len(times)))
+
+
 def _arrivals(columns: dict[str, Ints], group_sizes: Ints, places: Sequence[slice]) -> None:
     """First, last and second-last arrival of each collective over the ranks, rank by rank."""
-    own = columns["arrival_ns"]
-    columns["first_arrival_ns"][:] = own
-    columns["last_arrival_ns"][:] = own
+    columns["first_arrival_ns"][:] = columns["arrival_ns"]
+    columns["last_arrival_ns"][:] = columns["arrival_ns"]
     columns["last_rank"][:] = columns["rank"]
     columns["caused_ns"][:] = 0
     columns["complete"][:] = False
-    alike = is_matched(columns["flags"], columns["group"])
-    if not alike.any():
+    parts = [_Matched.of({name: columns[name][place] for name in columns}) for place in places]
+    parts = [part for part in parts if part is not None]
+    if not parts:
         return
-    number, group = _numbers(columns["group"], columns["seq"], alike)
-    met = _Met.of(len(group))
-    for place in places:
-        which = slice(None) if alike[place].all() else alike[place]
-        if place.stop > place.start:
-            met.add(number[place][which], own[place][which], int(columns["rank"][place.start]))
+    numbering = _numbering([(part.group, part.seq) for part in parts])
+    met = _Met.of(len(numbering.group))
+    for number, part in enumerate(parts):
+        met.add(numbering.of(number, part), part.columns["arrival_ns"][part.which], part.rank)
     met.second[:] = np.where(met.present > 1, met.last - met.second, 0)
-    complete = met.present == group_sizes[group]
-    for place in places:
-        which = slice(None) if alike[place].all() else alike[place]
-        at = number[place][which]
-        columns["first_arrival_ns"][place][which] = met.first[at]
-        columns["last_arrival_ns"][place][which] = met.last[at]
-        columns["last_rank"][place][which] = met.last_rank[at]
-        columns["caused_ns"][place][which] = met.second[at]
-        columns["complete"][place][which] = complete[at]
+    complete = met.present == group_sizes[numbering.group]
+    for number, part in enumerate(parts):
+        at = numbering.of(number, part)
+        told = (met.first, met.last, met.last_rank, met.second, complete)
+        for name, values in zip(_TOLD, told, strict=True):
+            part.columns[name][part.which] = values[at]
 
 
-def _numbers(group: Ints, seq: Ints, alike: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
+_TOLD = ("first_arrival_ns", "last_arrival_ns", "last_rank", "caused_ns", "complete")
+
+
+@dataclass(frozen=True)
+class _Matched:
+    """Those calls of one rank that are put together with the other ranks'."""
+
+    columns: dict[str, Ints]  # views of those of all ranks
+    which: slice | npt.NDArray[np.bool_]
+    rank: int
+    group: Ints
+    seq: Ints
+
+    @classmethod
+    def of(cls, columns: dict[str, Ints]) -> _Matched | None:
+        alike = is_matched(columns["flags"], columns["group"])
+        if not alike.any():
+            return None
+        which = slice(None) if alike.all() else alike
+        rank = int(columns["rank"][0])
+        return cls(columns, which, rank, columns["group"][which], columns["seq"][which])
+
+
+@dataclass(frozen=True)
+class _Numbering:
     """A small number for each (group, seq), and the group of each number."""
-    chosen = slice(None) if alike.all() else alike
-    of, numbered = group[chosen], seq[chosen]
-    count = int(of.max()) + 1
+
+    offset: Ints  # of each group, to add to the sequence number
+    group: Ints
+    sparse: Sequence[Ints] = ()  # of each part, where adding would leave too many gaps
+
+    def of(self, number: int, part: _Matched) -> Ints | slice:
+        """Of a part's calls: a slice where they are numbered one after the other."""
+        if self.sparse:
+            return self.sparse[number]
+        group, seq = part.group, part.seq
+        first, count = int(seq[0]), len(seq)
+        if int(seq[-1]) - first == count - 1 and (group == group[0]).all():
+            begin = first + int(self.offset[group[0]])
+            if (seq[1:] - seq[:-1] == 1).all():
+                return slice(begin, begin + count)
+        return np.asarray(self.offset[group] + seq)
+
+
+def _numbering(parts: Sequence[tuple[Ints, Ints]]) -> _Numbering:
+    count = 1 + max(int(group.max()) for group, _ in parts)
     least, most = np.full(count, 2**62), np.full(count, -1)
-    np.minimum.at(least, of, numbered)
-    np.maximum.at(most, of, numbered)
+    for group, seq in parts:
+        if (group == group[0]).all():
+            least[group[0]] = min(least[group[0]], seq.min())
+            most[group[0]] = max(most[group[0]], seq.max())
+        else:
+            np.minimum.at(least, group, seq)
+            np.maximum.at(most, group, seq)
     extent = np.maximum(most - least + 1, 0)
-    if extent.sum() <= _SPARSE * len(group):
-        begins = np.concatenate([[0], np.cumsum(extent)[:-1]])
-        numbers = (begins - least)[group]
-        numbers += seq
-        return numbers, np.repeat(np.arange(count), extent)
-    pairs = np.stack([group, seq])
-    known, numbers = np.unique(pairs[:, alike], axis=1, return_inverse=True)
-    every = np.zeros(len(group), np.int64)
-    every[alike] = numbers.reshape(-1)
-    return every, known[0]
+    if extent.sum() <= _SPARSE * sum(len(seq) for _, seq in parts):
+        begins = np.cumsum(extent) - extent
+        return _Numbering(begins - least, np.repeat(np.arange(count), extent))
+    pairs = np.concatenate([np.stack(part) for part in parts], axis=1)
+    known, numbers = np.unique(pairs, axis=1, return_inverse=True)
+    ends = np.cumsum([len(seq) for _, seq in parts])
+    return _Numbering(np.empty(0, np.int64), known[0], np.split(numbers.reshape(-1), ends[:-1]))
 
 
 @dataclass(frozen=True)
@@ -208,17 +256,16 @@ class _Met:
     def of(cls, count: int) -> _Met:
         long_ago = np.full(count, -(2**62))
         return cls(
-            np.full(count, 2**62), long_ago, long_ago.copy(), np.zeros(count, np.int64),
-            np.zeros(count, np.int64),
+            np.full(count, 2**62), long_ago, long_ago.copy(), np.zeros(count, np.int32),
+            np.zeros(count, np.int32),
         )  # fmt: skip
 
-    def add(self, at: Ints, arrival: Ints, rank: int) -> None:
+    def add(self, at: Ints | slice, arrival: Ints, rank: int) -> None:
         """Those of one rank, which has each of its collectives once."""
         before = self.last[at]
-        is_last = arrival >= before
-        self.second[at] = np.where(is_last, before, np.maximum(self.second[at], arrival))
+        self.last_rank[at] = np.where(arrival >= before, rank, self.last_rank[at])
+        self.second[at] = np.maximum(self.second[at], np.minimum(before, arrival))
         self.last[at] = np.maximum(before, arrival)
-        self.last_rank[at] = np.where(is_last, rank, self.last_rank[at])
         self.first[at] = np.minimum(self.first[at], arrival)
         self.present[at] += 1
 
@@ -261,7 +308,7 @@ def _meet(columns: dict[str, Ints], one: Ints, other: Ints) -> None:
 
 def _peers(trace: RankTrace) -> Ints:
     """Global ranks of the sources and destinations of a rank's messages, UNKNOWN elsewhere."""
-    records = trace.detail[trace.detail["kind"] == Kind.COLLECTIVE]
+    records = trace.of_kind(Kind.COLLECTIVE)
     found = np.full(len(records), UNKNOWN, np.int64)
     for index, group in enumerate(trace.groups):
         members = np.array(group.ranks, np.int64)
@@ -275,17 +322,21 @@ def _durations(own: dict[str, Ints]) -> None:
     """wait, queue and transfer of each collective of one rank (gloo: two at once a group)."""
     arrival, completion, last = own["arrival_ns"], own["completion_ns"], own["last_arrival_ns"]
     known = (completion >= 0) & ((own["flags"] & int(Flag.FAILED | Flag.UNTIMED)) == 0)
-    wait = np.where(known, np.minimum(last, completion), last) - arrival
-    queue = np.zeros(len(arrival), np.int64)
-    for group in _groups(own["group"]):
-        rows = np.flatnonzero((own["group"] == group) & known)
+    until = np.where(known, np.minimum(last, completion), last)
+    np.maximum(0, until - arrival, out=own["wait_ns"])
+    queue = own["queue_ns"]
+    queue[:] = 0
+    groups = _groups(own["group"])
+    for group in groups:
+        in_group = known if len(groups) == 1 else known & (own["group"] == group)
+        rows: Ints | slice = slice(None) if in_group.all() else np.flatnonzero(in_group)
         seq = own["seq"][rows]
         if (seq[1:] < seq[:-1]).any():
-            rows = rows[np.argsort(seq, kind="stable")]
+            rows = np.flatnonzero(in_group)
+            rows = rows[np.argsort(own["seq"][rows], kind="stable")]
         queue[rows] = np.maximum(0, _second_largest_before(completion[rows]) - last[rows])
-    own["wait_ns"][:] = np.maximum(0, wait)
-    own["queue_ns"][:] = queue
-    own["transfer_ns"][:] = np.where(known, np.maximum(0, completion - last - queue), UNKNOWN)
+    transfer = np.maximum(0, completion - last - queue)
+    own["transfer_ns"][:] = np.where(known, transfer, UNKNOWN)
 
 
 def _groups(numbers: Ints) -> Ints:

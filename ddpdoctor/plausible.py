@@ -32,7 +32,7 @@ def plausible(detail: Records, began_ns: int) -> Records:
     if not len(detail):
         return detail
     kept = np.ones(len(detail), np.bool_)
-    kind = detail["kind"]
+    kind = _column(detail, "kind")
     steps = np.flatnonzero(kind == Kind.STEP)
     kept[steps] = _apart(detail[steps])
     calls = np.flatnonzero(kind == Kind.COLLECTIVE)
@@ -47,8 +47,8 @@ def _only(detail: Records, kept: Bools) -> Records:
 
 def _alone(detail: Records, began_ns: int) -> Bools:
     """Whether each record can be true, looked at alone."""
-    kind, code = detail["kind"], detail["code"]
-    begin, issued, end = detail["begin_ns"], detail["issued_ns"], detail["end_ns"]
+    kind, code = _column(detail, "kind"), _column(detail, "code")
+    begin, issued, end = (_column(detail, name) for name in ("begin_ns", "issued_ns", "end_ns"))
     begins = _in_time(begin, began_ns)
     ends = (end == 0) | ((end >= begin) & _in_time(end, began_ns))
     came_back = (issued == 0) | ((issued >= begin) & _in_time(issued, began_ns))
@@ -61,6 +61,11 @@ def _alone(detail: Records, began_ns: int) -> Bools:
         | ((kind == Kind.NAMED) & (detail["site"] <= MOST_NAMES))
     )
     return np.asarray(known & begins & ends & (detail["nbytes"] <= MOST_BYTES))
+
+
+def _column(detail: Records, name: str) -> npt.NDArray[Any]:
+    """Together, so that what is asked of it does not go through all of the records each time."""
+    return np.ascontiguousarray(detail[name])
 
 
 def _in_time(times: npt.NDArray[Any], began_ns: int) -> Bools:

@@ -13,10 +13,10 @@ import time
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -32,6 +32,7 @@ from ddpdoctor.events import (
     End,
     GroupInfo,
     HotLine,
+    Kind,
     LoaderInfo,
     Part,
     RankInfo,
@@ -127,6 +128,15 @@ class RankTrace:
     evaluated: tuple[Evaluated, ...] = ()
     process: Process | None = None  # device, limits and network; the header has the rest
 
+    @cached_property
+    def kind(self) -> npt.NDArray[np.uint8]:
+        """Of each record of `detail`; together, and not one in each record."""
+        return np.ascontiguousarray(self.detail["kind"])
+
+    def of_kind(self, *kinds: Kind) -> Records:
+        """The records of these kinds."""
+        return self.detail[is_one_of(self.kind, *kinds)]
+
     @property
     def came_through(self) -> bool:
         """Whether the rank came to its end: neither killed, nor ended by an error."""
@@ -142,6 +152,14 @@ class Run:
     ranks: tuple[RankTrace, ...]
     problems: tuple[str, ...] = ()
     network: NetworkBaseline | None = None  # of a launch like this one
+
+
+def is_one_of(codes: npt.NDArray[Any], *wanted: int) -> npt.NDArray[np.bool_]:
+    """As np.isin, for few."""
+    found = codes == wanted[0]
+    for each in wanted[1:]:
+        found |= codes == each
+    return np.asarray(found)
 
 
 def load_run(path: str | os.PathLike[str] | None = None) -> Run:
@@ -338,14 +356,17 @@ def _read_records(
         raise BadTraceFile(
             path, f"is truncated: it has {size} bytes, and its records go up to byte {end}"
         )
-    blocks: list[Records] = []
-    end = min(end, size)
-    for offset in range(region.offset, end, READ_BYTES):
-        raw = os.pread(fd, min(READ_BYTES, end - offset), offset)
-        if not any(raw):
+    count = max(0, min(end, size) - region.offset) // dtype.itemsize
+    records = np.empty(count, dtype)
+    raw = records.view(np.uint8)
+    filled = 0
+    while filled < len(raw):
+        block = raw[filled : filled + READ_BYTES]
+        got = os.preadv(fd, [block], region.offset + filled)
+        if not block[:got].any():
             break
-        blocks.append(np.frombuffer(raw[: len(raw) // dtype.itemsize * dtype.itemsize], dtype))
-    return np.concatenate(blocks) if blocks else np.empty(0, dtype)
+        filled += got
+    return records[: filled // dtype.itemsize]
 
 
 def _row_is_used(steps: Records) -> npt.NDArray[np.bool_]:
@@ -355,13 +376,23 @@ def _row_is_used(steps: Records) -> npt.NDArray[np.bool_]:
 def _merge(detail: Records, ring: Records) -> Records:
     """Detail and ring as one, each record once, by serial number."""
     detail, ring = _committed(detail), _committed(ring)
-    ring = ring[~np.isin(ring["commit"], detail["commit"])] if len(ring) else ring
+    if len(ring):
+        ring = ring[~_among(ring["commit"], detail["commit"])]
     records = np.concatenate([detail, ring]) if len(ring) else detail
-    commit = records["commit"]
+    commit = np.ascontiguousarray(records["commit"])
     if (commit[1:] > commit[:-1]).all():
         return records
     _, first = np.unique(commit, return_index=True)
     return records[first]
+
+
+def _among(some: npt.NDArray[np.uint32], known: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
+    """As np.isin, which would sort all of those known; they are mostly sorted."""
+    known = np.ascontiguousarray(known)
+    if not len(known) or (known[1:] <= known[:-1]).any():
+        return np.isin(some, known)
+    place = np.minimum(np.searchsorted(known, some), len(known) - 1)
+    return np.asarray(known[place] == some)
 
 
 def _committed(records: Records) -> Records:

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from ddpdoctor.analysis.delays import Delays, delays_in
+from ddpdoctor.analysis.hotlines import HotLines
 from ddpdoctor.analysis.model import LateArrivals, PhaseExcess, StepRange
 from ddpdoctor.analysis.stepwise import LOCAL_PHASES, over_others
-from ddpdoctor.events import HotLine, Phase, Site
-from ddpdoctor.findings import Location
 from ddpdoctor.tables import Tables
 from ddpdoctor.tracefile import Run
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
-HotLines = Mapping[int, tuple[HotLine, ...]]
 
 __all__ = [
     "LOCAL_PHASES",
     "excesses",
-    "hot_lines",
     "late_arrivals",
     "late_arrivals_of",
     "shares_of",
@@ -33,11 +29,7 @@ __all__ = [
 def late_arrivals(run: Run, tables: Tables, steps: StepRange) -> dict[int, LateArrivals]:
     """Per rank; empty where a job has one rank or no collective that all of them reached."""
     delays = delays_in(tables, steps)
-    return late_arrivals_of(delays, hot_lines(run)) if delays is not None else {}
-
-
-def hot_lines(run: Run) -> dict[int, tuple[HotLine, ...]]:
-    return {trace.info.rank: trace.hot_lines for trace in run.ranks}
+    return late_arrivals_of(delays, HotLines.of(run)) if delays is not None else {}
 
 
 def late_arrivals_of(
@@ -86,34 +78,7 @@ def shares_of(
     """From what each of LOCAL_PHASES takes longer on these ranks than on the others."""
     found = []
     for phase, excess_ms in zip(LOCAL_PHASES, more_ms.tolist(), strict=True):
-        samples, where = _seen(phase, ranks, hot)
+        samples, where = hot.beyond_others(phase, ranks)
         coverage = excess_ms / late_ms if late_ms > 0 else 0.0
         found.append(PhaseExcess(phase, excess_ms, coverage, samples, where))
     return tuple(sorted(found, key=lambda excess: -excess.excess_ms))
-
-
-def _seen(phase: Phase, ranks: Sequence[int], hot: HotLines) -> tuple[int, Location | None]:
-    """Stack samples of the first of these ranks beyond the other ranks', and its line of most."""
-    if not ranks:
-        return 0, None
-    rank = ranks[0]
-    own = _samples(hot.get(rank, ()), phase)
-    others = [_samples(lines, phase) for other, lines in hot.items() if other not in ranks]
-    more: Counter[Site] = Counter()
-    for site, samples in own.items():
-        more[site] = samples - int(np.median([other[site] for other in others] or [0]))
-    total = own.total() - int(np.median([other.total() for other in others] or [0]))
-    top = more.most_common(1)
-    where = None
-    if top and top[0][1] > 0:
-        site = top[0][0]
-        where = Location(rank, site.file, site.line, site.function)
-    return max(0, total), where
-
-
-def _samples(lines: tuple[HotLine, ...], phase: Phase) -> Counter[Site]:
-    counts: Counter[Site] = Counter()
-    for line in lines:
-        if line.phase is phase:
-            counts[line.site] += line.samples
-    return counts

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from ddpdoctor.analysis.model import MixedCall, MixedCollective, StuckCollective
@@ -10,6 +14,8 @@ from ddpdoctor.matching import is_matched
 from ddpdoctor.tables import Tables
 from ddpdoctor.tracefile import Run
 from ddpdoctor.wording import rank_list
+
+Ints = npt.NDArray[np.int64]
 
 
 def unfinished(run: Run) -> tuple[str, ...]:
@@ -36,6 +42,8 @@ def unfinished(run: Run) -> tuple[str, ...]:
 def stuck_collectives(run: Run, tables: Tables) -> tuple[StuckCollective, ...]:
     """The first of each group that some ranks stand in; those behind it are its consequence."""
     still_open = [trace.info.rank for trace in run.ranks if not trace.closed]
+    if not still_open:
+        return ()
     pending = tables.collectives[
         (tables.collectives["completion_ns"] < 0) & ~tables.collectives["complete"]
     ]
@@ -59,19 +67,34 @@ def mixed_collectives(run: Run, tables: Tables) -> tuple[MixedCollective, ...]:
     broadcast waits for nobody.
     """
     caught = [trace.info.rank for trace in run.ranks if not trace.came_through]
-    calls = tables.collectives[is_matched(tables.collectives["flags"], tables.collectives["group"])]
     found = []
-    for _, of_group in calls[calls["rank"].isin(caught)].groupby("group"):
-        last = of_group.groupby("rank")["seq"].max()
-        seq = int(last.min())
-        calls_there = of_group[of_group["seq"] == seq].drop_duplicates("rank")
-        still = calls_there[calls_there["rank"].isin(last.index[last == seq])]
+    for rows in _by_group(tables.collectives, caught):
+        rank, seq = (tables.collectives[name].to_numpy()[rows] for name in ("rank", "seq"))
+        ranks, first = np.unique(rank, return_index=True)
+        last = np.maximum.reduceat(seq, first)
+        least = int(last.min())
+        calls_there = tables.collectives.iloc[rows[seq == least]].drop_duplicates("rank")
+        still = calls_there[calls_there["rank"].isin(ranks[last == least])]
         if len(calls_there) < len(last) or (still["completion_ns"] >= 0).any():
             continue
         parties = tuple(_parties(run, calls_there))
         if len(parties) > 1:
-            found.append(MixedCollective(seq, parties))
+            found.append(MixedCollective(least, parties))
     return tuple(found)
+
+
+def _by_group(calls: pd.DataFrame, ranks: list[int]) -> Iterator[Ints]:
+    """The matched calls of these ranks, group by group, as rows in their order."""
+    if not ranks:
+        return
+    group = calls["group"].to_numpy()
+    chosen = is_matched(calls["flags"], group) & np.isin(calls["rank"].to_numpy(), ranks)
+    rows = np.flatnonzero(chosen)
+    group = group[rows]
+    if len(group) and (group != group[0]).any():
+        order = np.argsort(group, kind="stable")
+        rows, group = rows[order], group[order]
+    yield from np.split(rows, np.flatnonzero(group[1:] != group[:-1]) + 1) if len(rows) else ()
 
 
 def _parties(run: Run, calls: pd.DataFrame) -> list[MixedCall]:

@@ -92,16 +92,16 @@ def _choose(tables: Tables, counted: StepRange, ranks: list[int]) -> _Chosen | N
     windows = _windows(calls)
     sync = _sync_by_step(tables, ranks[0])
     alike: dict[tuple[tuple[int, ...], ...], list[int]] = {}
+    kinds = np.stack([calls[name].to_numpy() for name in ("group", "op", "nbytes", "flags")], 1)
+    step_of = calls["step"].to_numpy()
     for place in _spread(len(windows), _MOST_LOOKED_AT)[1:]:
         begin, end = windows[place]
-        own = calls.iloc[begin:end]
-        step = int(own["step"].iloc[-1])
+        step = int(step_of[end - 1])
         if not counted.first_sync <= sync.get(step, -1) <= counted.last_sync or step in untimed:
             continue
-        if sync[step] != sync.get(int(calls["step"].iloc[windows[place - 1][1] - 1]), -2) + 1:
+        if sync[step] != sync.get(int(step_of[windows[place - 1][1] - 1]), -2) + 1:
             continue  # the step before was not kept
-        kinds = own[["group", "op", "nbytes", "flags"]].to_numpy()
-        alike.setdefault(tuple(map(tuple, kinds.tolist())), []).append(place)
+        alike.setdefault(tuple(map(tuple, kinds[begin:end].tolist())), []).append(place)
     if not alike:
         return NoReplay("no two steps that follow each other were recorded with their buckets")
     places = max(alike.values(), key=len)

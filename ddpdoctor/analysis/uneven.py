@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
+import numpy as np
+
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.sharding import SharedLoader, mismatches, shared_loaders
+from ddpdoctor.analysis.spent import ByRank
 from ddpdoctor.deliveries import LoaderEpoch
 from ddpdoctor.events import Flag
 
@@ -169,9 +172,10 @@ def _syncs(loader: SharedLoader) -> int:
 
 def _began_alone(loader: SharedLoader, run: Analysis) -> bool:
     """Whether a rank's last gradient reduction is one that others never came to."""
-    rows = run.tables.collectives
-    buckets = rows[((rows["flags"] & int(Flag.BUCKET)) > 0) & rows["rank"].isin(loader.ranks)]
-    if not len(buckets):
-        return False
-    last = buckets.loc[buckets.groupby("rank")["arrival_ns"].idxmax()]
-    return not bool(last["complete"].all())
+    calls = ByRank(run.tables.collectives, "flags", "arrival_ns", "complete")
+    for rank in loader.ranks:
+        flags, arrival, complete = calls.of(rank)
+        buckets = np.flatnonzero(flags & int(Flag.BUCKET))
+        if len(buckets) and not complete[buckets[arrival[buckets].argmax()]]:
+            return True
+    return False

@@ -12,10 +12,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from ddpdoctor.analysis.arrivals import excesses, hot_lines, shares_of
+from ddpdoctor.analysis.arrivals import excesses, shares_of
 from ddpdoctor.analysis.delays import Delays, delays_of
 from ddpdoctor.analysis.held import held_up
 from ddpdoctor.analysis.hosts import slow_hosts
+from ddpdoctor.analysis.hotlines import HotLines
 from ddpdoctor.analysis.model import StepRange
 from ddpdoctor.analysis.shapes import Rise, Stalls, period, rise, stalls
 from ddpdoctor.analysis.stepwise import Stepwise, stepwise
@@ -47,7 +48,7 @@ def causes_of_waiting(
         return ()
     found = held_up(run, tables, steps, delays)
     if delays is not None and len(delays.last) >= STEPS_NEEDED:
-        found += late(Job(run, delays.steps, delays, hot_lines(run)))
+        found += late(Job(run, delays.steps, delays, HotLines.of(run)))
     sizes = work_sizes(run, steps.ranks, steps.syncs)
     found += of_all_ranks(run, steps, sizes, drifts=any(w.rise is not None for w in found))
     found = [replace(waiting, step_ms=step_ms) for waiting in found]
@@ -225,4 +226,4 @@ def _of_the_last(job: Job) -> Lateness:
     more = job.delays.more_ms[:, *at][:, when]
     shares = [float((job.delays.last == row).mean()) for row in range(len(job.steps.ranks))]
     excess = more.mean(axis=1) if when.any() else np.zeros(len(more))
-    return Lateness(late_ms, max(shares), shares_of(excess, (), late_ms, {}))
+    return Lateness(late_ms, max(shares), shares_of(excess, (), late_ms, HotLines({})))
