@@ -58,7 +58,7 @@ def main() -> int:
         if not any(folder.glob("rank*.ddt")):
             write(folder, options.ranks, steps)
         command = [sys.executable, "-m", "benchmarks.analysis", "--judge", str(folder)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         found: dict[str, Any] = json.loads(done.stdout)
         found |= reported(folder, found["records"])
     if options.json:

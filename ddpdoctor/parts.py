@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ddpdoctor.clocks import RankClock
 from ddpdoctor.events import Flag, Kind, Part
-from ddpdoctor.matching import UNKNOWN
+from ddpdoctor.recordedcalls import UNKNOWN
 from ddpdoctor.tracefile import RankTrace, Records
 
 Ints = npt.NDArray[np.int64]
@@ -91,7 +91,7 @@ def named_columns(trace: RankTrace, clock: RankClock, latest_ns: int) -> dict[st
     begin = clock.to_common(records["begin_ns"])
     end = np.where(records["end_ns"] > 0, clock.to_common(records["end_ns"]), latest_ns)
     end = np.maximum(begin, end)
-    summed = (records["flags"] & Flag.SUMMED) > 0
+    summed = (records["flags"] & int(Flag.SUMMED)) > 0
     spent = np.minimum(records["nbytes"].astype(np.int64), end - begin)
     return {
         "rank": np.full(len(records), trace.info.rank),

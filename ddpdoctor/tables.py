@@ -7,23 +7,26 @@ recorded in detail, and WAIT and TRANSFER are already told apart in them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from ddpdoctor.calltable import CallTable
 from ddpdoctor.clocks import CommonClock, common_clock
-from ddpdoctor.matching import match
+from ddpdoctor.matching import Matched
 from ddpdoctor.parts import named_columns, pause_columns
-from ddpdoctor.tiling import STEP_PHASES, Tiling
-from ddpdoctor.tracefile import Run
+from ddpdoctor.recordedcalls import recorded_calls
+from ddpdoctor.threads import of_each
+from ddpdoctor.tiling import STEP_PHASES, Tiling, narrow
+from ddpdoctor.tracefile import RankTrace, Run
 
 __all__ = ["STEP_PHASES", "Tables", "build_tables"]
 
-Columns = Mapping[str, npt.NDArray[Any]]
+Columns = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -70,37 +73,6 @@ class SegmentRow:
 
 
 @dataclass(frozen=True)
-class CollectiveRow:
-    """One collective on one rank. Times that are not known are -1.
-
-    `complete` says that every rank of the group was seen to arrive. `last_rank` arrived last;
-    `caused_ns` is last minus second-last arrival.
-    """
-
-    rank: int
-    group: int
-    seq: int
-    op: int
-    flags: int
-    bucket: int
-    step: int
-    sync: int
-    site: int
-    nbytes: int
-    arrival_ns: int
-    issued_ns: int
-    completion_ns: int
-    first_arrival_ns: int
-    last_arrival_ns: int
-    last_rank: int
-    caused_ns: int
-    complete: bool
-    wait_ns: int
-    queue_ns: int
-    transfer_ns: int
-
-
-@dataclass(frozen=True)
 class PauseRow:
     """One garbage collection of a millisecond or more, on the training thread."""
 
@@ -133,41 +105,49 @@ class Tables:
 
     steps: pd.DataFrame
     segments: pd.DataFrame
-    collectives: pd.DataFrame
+    calls: CallTable
     clock: CommonClock
     pauses: pd.DataFrame
     named: pd.DataFrame
+
+    @cached_property
+    def collectives(self) -> pd.DataFrame:
+        """All of `calls`, which of a large run takes more room than its records."""
+        return self.calls.all()
 
 
 def build_tables(run: Run) -> Tables:
     """Bring the ranks of a run onto one clock and into frames."""
     clock = common_clock(run.ranks)
-    matched = match(run.ranks, clock)
-    parts: dict[type, list[Columns]] = {
-        row: [] for row in (StepRow, SegmentRow, PauseRow, NamedRow)
-    }
-    for trace in run.ranks:
-        rank = trace.info.rank
-        own = matched.of_rank(rank)
-        tiling = Tiling(trace, own, clock.ranks[rank])
-        parts[SegmentRow].append(tiling.segments())
-        parts[StepRow].append(tiling.steps())
-        parts[PauseRow].append(pause_columns(trace, clock.ranks[rank]))
-        parts[NamedRow].append(named_columns(trace, clock.ranks[rank], tiling.latest_ns))
-        own.step[:] = tiling.step_at(own.arrival_ns)
+    matched = Matched(recorded_calls(run.ranks, clock), run.ranks)
+
+    def of_rank(trace: RankTrace) -> dict[type, Columns]:
+        own, own_clock = matched.of_rank(trace.info.rank), clock.ranks[trace.info.rank]
+        tiling = Tiling(trace, own, own_clock)
+        return {
+            CallTable: {"step": narrow(tiling.step_at(own.arrival_ns))},
+            StepRow: tiling.steps(),
+            SegmentRow: tiling.segments(),
+            PauseRow: pause_columns(trace, own_clock),
+            NamedRow: named_columns(trace, own_clock, tiling.latest_ns),
+        }
+
+    parts = list(of_each(of_rank, run.ranks))
+    of_calls = np.concatenate([part.pop(CallTable)["step"] for part in parts])
     return Tables(
-        _joined(StepRow, parts.pop(StepRow)),
-        _joined(SegmentRow, parts.pop(SegmentRow)),
-        _frame(CollectiveRow, matched.columns()),
+        _joined(StepRow, parts),
+        _joined(SegmentRow, parts),
+        CallTable(matched, of_calls),
         clock,
-        _joined(PauseRow, parts.pop(PauseRow)),
-        _joined(NamedRow, parts.pop(NamedRow)),
+        _joined(PauseRow, parts),
+        _joined(NamedRow, parts),
     )
 
 
-def _joined(row: type, parts: list[Columns]) -> pd.DataFrame:
-    """One frame of the columns of all ranks, one rank after the other."""
-    return _frame(row, {name: np.concatenate([p[name] for p in parts]) for name in parts[0]})
+def _joined(row: type, parts: list[dict[type, Columns]]) -> pd.DataFrame:
+    """One frame of the columns of all ranks, one rank after the other; the parts are let go."""
+    own = [part.pop(row) for part in parts]
+    return _frame(row, {name: np.concatenate([p.pop(name) for p in own]) for name in list(own[0])})
 
 
 def _frame(row: type, columns: Columns) -> pd.DataFrame:

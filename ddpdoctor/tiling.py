@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from ddpdoctor.clocks import RankClock
 from ddpdoctor.events import Flag, Kind, Phase
-from ddpdoctor.matching import UNKNOWN, Collectives
+from ddpdoctor.matching import Collectives
 from ddpdoctor.parts import parts_of_steps
+from ddpdoctor.recordedcalls import UNKNOWN
 from ddpdoctor.tracefile import RankTrace
 
 Ints = npt.NDArray[np.int64]
@@ -53,12 +54,23 @@ class Tiling:
         self._number = self._records["step"].astype(np.int64)
         self._begin = clock.to_common(self._records["begin_ns"])
         self._end = clock.to_common(self._records["end_ns"])
-        self._segments = self._tiled(spans, _blocked(spans, own))
+        self._segments = self._tiled(
+            spans, _blocked(spans, own, self._came_back(clock, spans.latest_ns))
+        )
+
+    def _came_back(self, clock: RankClock, latest_ns: int) -> Ints:
+        """When each call that blocks came back, where its completion is not known."""
+        blocking = np.flatnonzero(self._own.flags & int(Flag.BLOCKING))
+        if not len(blocking):
+            return blocking
+        rows = np.flatnonzero(self._trace.kind == int(Kind.COLLECTIVE))[blocking]
+        issued = self._trace.detail["issued_ns"][rows]
+        return np.where(issued > 0, clock.to_common(issued), latest_ns)
 
     def _tiled(self, spans: _Spans, blocked: _Blocked) -> Segments:
         """Neighbours of one phase and step become one segment."""
-        edges = [times for at in spans.by_depth for times in (at.begin, at.end)]
-        edges += [blocked.begin, blocked.split, blocked.end, self._begin, self._end]
+        edges = [times for at in spans.by_depth for times in _edges(at.begin, at.end)]
+        edges += [blocked.begin, blocked.split, blocked.end, *_edges(self._begin, self._end)]
         times = _distinct(np.concatenate(edges))
         count = max(0, len(times) - 1)
         phase = np.full(count, Phase.BETWEEN, np.int8)
@@ -101,7 +113,7 @@ class Tiling:
         found = self._segments
         return {
             "rank": np.full(len(found.begin), self._trace.info.rank, np.int32),
-            "step": self._number_of(found.step),
+            "step": narrow(self._number_of(found.step)),
             "phase": found.phase,
             "begin_ns": found.begin,
             "end_ns": found.end,
@@ -115,9 +127,9 @@ class Tiling:
         lasts = (found.end - found.begin)[inside]
         spent = _sum_by(index * len(Phase) + phase, lasts, steps * len(Phase))
         spent = spent.reshape(steps, len(Phase))
-        local = (phase != Phase.WAIT) & (phase != Phase.TRANSFER)
+        local = (phase != int(Phase.WAIT)) & (phase != int(Phase.TRANSFER))
         overlapped = _sum_by(index, found.hidden[inside] * local, steps)
-        untimed = self._own.arrival_ns[(self._own.flags & Flag.UNTIMED) > 0]
+        untimed = self._own.arrival_ns[(self._own.flags & int(Flag.UNTIMED)) > 0]
         untimed = self._index_of_step(untimed)
         overlapped[untimed[untimed >= 0]] = UNKNOWN
         columns: dict[str, npt.NDArray[Any]] = {
@@ -131,6 +143,17 @@ class Tiling:
         }
         columns |= {f"{phase.label}_ns": spent[:, phase] for phase in STEP_PHASES}
         return columns | parts_of_steps(self._trace, self._records)
+
+
+def _edges(begin: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """Mostly the end of one is the begin of the next, which is an edge once."""
+    return begin, end[np.append(end[:-1] != begin[1:], True)[: len(end)]]
+
+
+def narrow(numbers: Ints) -> npt.NDArray[Any]:
+    """In half of the room where they fit, as they mostly do; there may be tens of millions."""
+    fits = int(numbers.max(initial=0)) <= np.iinfo(np.int32).max
+    return numbers.astype(np.int32) if fits else numbers
 
 
 def _distinct(times: Ints) -> Ints:
@@ -168,8 +191,8 @@ class _Spans:
         latest = max(begin.max(initial=0), end[ended].max(initial=0), own.latest_ns)
         end = np.where(ended, end, latest)
         phase = records["code"].astype(np.int8)
-        phase[(records["flags"] & Flag.NO_GRAD) > 0] = Phase.BETWEEN
-        is_blocked = phase == Phase.BLOCKED
+        phase[(records["flags"] & int(Flag.NO_GRAD)) > 0] = Phase.BETWEEN
+        is_blocked = phase == int(Phase.BLOCKED)
         depth = records["depth"]
 
         def choose(which: Bools) -> _SpansOfDepth:
@@ -201,7 +224,7 @@ class _Blocked:
         )
 
 
-def _blocked(spans: _Spans, own: Collectives) -> _Blocked:
+def _blocked(spans: _Spans, own: Collectives, came_back: Ints) -> _Blocked:
     """Backward's finalisation and blocking calls, overlapping ones joined (design §4).
 
     L is the last arrival over the collectives outstanding there. One that completed earlier has
@@ -209,8 +232,6 @@ def _blocked(spans: _Spans, own: Collectives) -> _Blocked:
     serves, clamped to the interval. A call whose completion was not measured has come back.
     """
     blocking = np.flatnonzero(own.flags & int(Flag.BLOCKING))
-    came_back = own.issued_ns[blocking]
-    came_back = np.where(came_back >= 0, came_back, spans.latest_ns)
     completion = own.completion_ns[blocking]
     completion = np.where(completion >= 0, completion, came_back)
     begin, end = union(
@@ -264,11 +285,11 @@ def filled(times: Ints, begin: Ints, end: Ints, values: npt.NDArray[Any]) -> npt
     first = np.searchsorted(times, begin)
     last = np.maximum(np.searchsorted(times, end), first)
     last[:-1] = np.minimum(last[:-1], first[1:])
-    bounds = np.empty(2 * len(begin) + 1, np.int64)
-    bounds[0:-1:2], bounds[1::2], bounds[-1] = first, last, count
-    told = np.full(len(bounds), _NONE, values.dtype)
-    told[1::2] = values
-    return np.repeat(told, np.diff(bounds, prepend=0))
+    bounds = np.zeros(2 * len(begin) + 2, np.int64)
+    bounds[1:-1:2], bounds[2::2], bounds[-1] = first, last, count
+    told = np.empty(len(bounds) - 1, values.dtype)
+    told[0::2], told[1::2] = _NONE, values
+    return np.asarray(np.repeat(told, bounds[1:] - bounds[:-1]))
 
 
 def covered_until(begin: Ints, end: Ints, times: Ints) -> Ints:
@@ -278,4 +299,4 @@ def covered_until(begin: Ints, end: Ints, times: Ints) -> Ints:
     lasts = end - begin
     index = np.maximum(np.searchsorted(begin, times, "right") - 1, 0)
     before = np.cumsum(lasts) - lasts
-    return before[index] + np.clip(times - begin[index], 0, lasts[index])
+    return np.asarray(before[index] + np.clip(times - begin[index], 0, lasts[index]))

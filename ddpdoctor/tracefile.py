@@ -11,7 +11,6 @@ import os
 import re
 import time
 from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import islice
@@ -49,6 +48,7 @@ from ddpdoctor.plausible import plausible
 from ddpdoctor.regular import opened
 from ddpdoctor.runfolders import attempt_folder, folders_around, newest_run, rank_files
 from ddpdoctor.schedule import Switch
+from ddpdoctor.threads import of_each
 
 Records = npt.NDArray[np.void]
 
@@ -56,7 +56,6 @@ MAX_REGION_BYTES: Final = 8 * 1024**3  # far above any budget; a lying header mu
 MAX_OFFSET: Final = 2**48
 READ_BYTES: Final = 1024 * 1024
 _RANK_IN_NAME: Final = re.compile(r"rank([0-9]{1,7})\.ddt$")
-READERS: Final = 2  # files at once: reading and checking records leaves the interpreter free
 READ_TRIES: Final = 5  # while a writer moves records, which takes it some 0.1 s
 READ_AGAIN_S: Final = 0.1
 _DTYPES: Final = {
@@ -135,7 +134,12 @@ class RankTrace:
 
     def of_kind(self, *kinds: Kind) -> Records:
         """The records of these kinds."""
-        return self.detail[is_one_of(self.kind, *kinds)]
+        return self.detail.take(np.flatnonzero(is_one_of(self.kind, *kinds)))
+
+    def rows_of(self, kind: Kind, code: int) -> npt.NDArray[np.intp]:
+        """Where the records of a kind and code are."""
+        rows = np.flatnonzero(self.kind == int(kind))
+        return np.asarray(rows[self.detail["code"][rows] == code])
 
     @property
     def came_through(self) -> bool:
@@ -156,9 +160,9 @@ class Run:
 
 def is_one_of(codes: npt.NDArray[Any], *wanted: int) -> npt.NDArray[np.bool_]:
     """As np.isin, for few."""
-    found = codes == wanted[0]
+    found = codes == int(wanted[0])
     for each in wanted[1:]:
-        found |= codes == each
+        found |= codes == int(each)
     return np.asarray(found)
 
 
@@ -170,12 +174,11 @@ def load_run(path: str | os.PathLike[str] | None = None) -> Run:
     folder = attempt_folder(Path(path) if path is not None else newest_run())
     read: list[tuple[Header, RankTrace]] = []
     errors: list[BadTraceFile] = []
-    with ThreadPoolExecutor(READERS) as readers:
-        for result in readers.map(_read_or_error, rank_files(folder)):
-            if isinstance(result, BadTraceFile):
-                errors.append(result)
-            else:
-                read.append(result)
+    for result in of_each(_read_or_error, list(rank_files(folder))):
+        if isinstance(result, BadTraceFile):
+            errors.append(result)
+        else:
+            read.append(result)
     if not read:
         raise errors[0] if errors else NotARun(f"{folder}: its rank files are gone")
     return _joined(folder, read, errors)
@@ -362,7 +365,7 @@ def _read_records(
     filled = 0
     while filled < len(raw):
         block = raw[filled : filled + READ_BYTES]
-        got = os.preadv(fd, [block], region.offset + filled)
+        got = os.preadv(fd, [block.data], region.offset + filled)
         if not block[:got].any():
             break
         filled += got
@@ -383,7 +386,7 @@ def _merge(detail: Records, ring: Records) -> Records:
     if (commit[1:] > commit[:-1]).all():
         return records
     _, first = np.unique(commit, return_index=True)
-    return records[first]
+    return records.take(first)
 
 
 def _among(some: npt.NDArray[np.uint32], known: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
@@ -397,4 +400,4 @@ def _among(some: npt.NDArray[np.uint32], known: npt.NDArray[np.uint32]) -> npt.N
 
 def _committed(records: Records) -> Records:
     committed = records["commit"] > 0
-    return records if committed.all() else records[committed]
+    return records if committed.all() else records.take(np.flatnonzero(committed))

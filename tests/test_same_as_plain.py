@@ -20,7 +20,7 @@ from ddpdoctor.analysis.hotlines import HotLines
 from ddpdoctor.analysis.numbered import CallsOfRanks, key_of
 from ddpdoctor.analysis.stepwise import stepwise
 from ddpdoctor.events import Flag, GroupInfo, HotLine, Kind, Phase, Site
-from ddpdoctor.matching import _counted_up_to, is_matched
+from ddpdoctor.recordedcalls import _counted_up_to, is_matched
 from ddpdoctor.tables import Tables, build_tables
 from ddpdoctor.tiling import covered_until, covering, filled
 from ddpdoctor.tracefile import RankTrace, Run
@@ -144,7 +144,7 @@ def test_the_usual_arrival_of_the_other_ranks(seed: int) -> None:
     others = table[table["rank"] != 1].groupby(["group", "seq"])["arrival_ns"].median()
     expected = others.reindex(pd.MultiIndex.from_frame(own[["group", "seq"]]))
 
-    calls = CallsOfRanks(analysis.tables, "step", "complete", "flags", "bucket", "arrival_ns")
+    calls = CallsOfRanks(analysis.tables, "step", "flags", "bucket", "arrival_ns")
     found = _usual_arrival(analysis, calls, 1, keys)
 
     np.testing.assert_array_equal(found, expected.to_numpy())

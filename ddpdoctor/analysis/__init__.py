@@ -44,8 +44,7 @@ def analyze(run: Run) -> Analysis:
     run = replace(run, ranks=tuple(sorted(run.ranks, key=lambda trace: trace.info.rank)))
     tables = build_tables(run)
     steps = _counted_steps(tables.steps)
-    counted = _within(tables.steps, steps)
-    times_of = phase_times(counted, split=tables.clock.comparable)
+    times_of = phase_times(tables.steps, steps, split=tables.clock.comparable)
     judged = tables.clock.comparable and steps.counted > 0
     by_step = stepwise(tables, steps)
     delays = delays_of(tables, by_step) if judged else None
@@ -66,7 +65,7 @@ def analyze(run: Run) -> Analysis:
         waited_in_vain(run),
         unfinished(run),
         _recorder_cost(run.ranks),
-        named_times(run, tables, counted),
+        named_times(run, tables, steps),
         model_groups(run),
         causes_of_waiting(run, tables, by_step, delays, _mean_step_ms(times)),
         frontier(by_step),
@@ -106,10 +105,6 @@ def _counted_steps(steps: pd.DataFrame) -> StepRange:
     warmup = min(WARMUP_MOST, max(WARMUP_LEAST, int(len(common) * WARMUP_SHARE)))
     warmup = min(warmup, len(common) - 1)
     return StepRange(warmup, len(common) - warmup, int(common[warmup]), int(common[-1]))
-
-
-def _within(steps: pd.DataFrame, counted: StepRange) -> pd.DataFrame:
-    return steps[steps["sync"].between(counted.first_sync, counted.last_sync)]
 
 
 def _is_cost_of_a_step(analysis: Analysis) -> bool:

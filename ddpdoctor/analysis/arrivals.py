@@ -14,6 +14,7 @@ from ddpdoctor.analysis.stepwise import LOCAL_PHASES, over_others
 from ddpdoctor.tables import Tables
 from ddpdoctor.tracefile import Run
 
+Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
@@ -36,28 +37,39 @@ def late_arrivals_of(
     delays: Delays, hot: HotLines, counts: Bools | None = None
 ) -> dict[int, LateArrivals]:
     """Per rank; only the steps that count may have a last rank, all where not said."""
-    every = np.ones(len(delays.last), np.bool_)
     more_queued = over_others(delays.steps.queued_ms)
+    steps = np.arange(len(delays.last)) if counts is None else np.flatnonzero(counts)
+    order = steps[np.argsort(delays.last[steps], kind="stable")]
+    rows = np.arange(len(delays.steps.ranks) + 1)
+    begins = np.searchsorted(delays.last[order], rows).tolist()
     return {
-        int(rank): _of_rank(row, delays, counts if counts is not None else every, more_queued, hot)
+        int(rank): _of_rank(row, delays, order[begins[row] : begins[row + 1]], more_queued, hot)
         for row, rank in enumerate(delays.steps.ranks)
     }
 
 
 def _of_rank(
-    row: int, delays: Delays, counts: Bools, more_queued: Floats, hot: HotLines
+    row: int, delays: Delays, was_last: Ints, more_queued: Floats, hot: HotLines
 ) -> LateArrivals:
-    was_last = (delays.last == row) & counts
-    caused = np.where(was_last, delays.caused_ms, 0.0)
+    """`was_last`: the steps in which it was."""
+    steps = len(delays.last)
+    caused = delays.caused_ms[was_last]
     late_ms = _mean(delays.lateness_ms[row, was_last])
     return LateArrivals(
-        float(was_last.mean()),
-        float(caused.mean()),
-        float(np.median(caused)),
+        len(was_last) / steps,
+        float(caused.sum()) / steps,
+        _median_of(caused, steps),
         late_ms,
         max(0.0, _mean(more_queued[row, was_last])),
         excesses(delays, row, was_last, late_ms, hot),
     )
+
+
+def _median_of(values: Floats, count: int) -> float:
+    """Of so many numbers, of which these are all that are not 0."""
+    if 2 * len(values) < count:
+        return 0.0
+    return float(np.median(np.append(values, np.zeros(count - len(values)))))
 
 
 def _mean(values: Floats) -> float:
@@ -65,10 +77,11 @@ def _mean(values: Floats) -> float:
 
 
 def excesses(
-    delays: Delays, row: int, when: Bools, late_ms: float, hot: HotLines
+    delays: Delays, row: int, when: Bools | Ints, late_ms: float, hot: HotLines
 ) -> tuple[PhaseExcess, ...]:
     """Each phase's share of a lateness of one rank in these steps, largest first."""
-    more = delays.more_ms[:, row, when].mean(axis=1) if when.any() else np.zeros(len(LOCAL_PHASES))
+    more = delays.more_ms[:, row, when]
+    more = more.mean(axis=1) if more.size else np.zeros(len(LOCAL_PHASES))
     return shares_of(more, (int(delays.steps.ranks[row]),), late_ms, hot)
 
 

@@ -99,8 +99,9 @@ def _names(trace: RankTrace, keys: set[tuple[int, int]]) -> dict[int, str]:
 
 
 def _by_buckets(run: Analysis, rank: int) -> BackwardPlace | None:
-    calls = CallsOfRanks(run.tables, "step", "complete", "flags", "bucket", "arrival_ns")
-    numbered, (step, complete, flags, bucket, arrival) = calls.of(rank)
+    calls = CallsOfRanks(run.tables, "step", "flags", "bucket", "arrival_ns")
+    numbered, (step, flags, bucket, arrival) = calls.of(rank)
+    complete = run.tables.calls.of_rank(rank)["complete"].to_numpy()
     known = _is_bucket(flags, bucket) & complete & _is_counted(run, rank, step)
     kept = known[numbered.rows]
     keys, rows = numbered.keys[kept], numbered.rows[kept]

@@ -69,12 +69,14 @@ def _extras(
 
 def _sums(tables: Tables, counted: StepRange) -> pd.DataFrame | None:
     """By rank, operation and site, per step: calls, bytes, transfer and wait."""
-    table = tables.collectives
-    flags = table["flags"].to_numpy()
-    beside = (flags & int(Flag.BLOCKING | Flag.BUCKET)) == int(Flag.BLOCKING)
-    own = table[beside & (table["transfer_ns"].to_numpy() >= 0)]
-    steps = tables.steps[tables.steps["sync"].between(counted.first_sync, counted.last_sync)]
-    own = own.merge(steps[["rank", "step"]].drop_duplicates(), on=["rank", "step"])
+    (flags,) = tables.calls.recorded("flags")
+    own = tables.calls.where((flags & int(Flag.BLOCKING | Flag.BUCKET)) == int(Flag.BLOCKING))
+    own = own[own["transfer_ns"] >= 0]
+    if own.empty:
+        return None
+    is_counted = tables.steps["sync"].between(counted.first_sync, counted.last_sync)
+    steps = tables.steps[["rank", "step"]][is_counted]
+    own = own.merge(steps.drop_duplicates(), on=["rank", "step"])
     if own.empty:
         return None
     own = own.assign(calls=1, forward=_in_forward(tables, own))
@@ -140,9 +142,8 @@ def _search_bytes(tables: Tables, models: tuple[ModelGroup, ...]) -> float:
     """Of the map of used parameters, where it was seen to be reduced."""
     for group in models:
         wanted = _MAP_ITEM * group.info.parameter_count
-        table = tables.collectives
-        maps = (table["op"] == Op.ALL_REDUCE) & (table["nbytes"] == wanted)
-        if bool((maps & (table["bucket"] < 0)).any()):
+        op, nbytes, bucket = tables.calls.recorded("op", "nbytes", "bucket")
+        if ((nbytes == wanted) & (op == int(Op.ALL_REDUCE)) & (bucket < 0)).any():
             return float(wanted)
     return 0.0
 

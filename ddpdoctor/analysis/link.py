@@ -123,11 +123,10 @@ def _covered(begins: Floats, ends: Floats) -> Floats:
 
 def _all_reduces(tables: Tables, steps: StepRange) -> pd.DataFrame:
     """One row a collective and step: completed when its last rank has it."""
-    table = tables.collectives
     first = int(tables.steps["rank"].iloc[0])
     own_steps = rows_of(tables.steps, first)
     syncs = own_steps.drop_duplicates("step").set_index("step")["sync"]
-    own = rows_of(table, first)
+    own = tables.calls.of_rank(first)
     flags = own["flags"].to_numpy()
     partly = own["step"].to_numpy()[(flags & int(Flag.UNTIMED)) > 0]
     own = own[
@@ -148,7 +147,7 @@ def _ends(tables: Tables, own: pd.DataFrame) -> Ints:
     wanted = key_of(own["group"].to_numpy(), own["seq"].to_numpy())
     calls = CallsOfRanks(tables, "completion_ns")
     before: Numbered | None = None
-    for rank in np.unique(tables.collectives["rank"].to_numpy()).tolist():
+    for rank in tables.calls.ranks:
         numbered, (completion,) = calls.of(rank)
         if numbered is not before:
             rows, found = numbered.find(wanted)
@@ -175,12 +174,9 @@ def _alpha_ms(
 ) -> float | None:
     """What a small message takes: by those of the run, by how its sizes differ, or as measured
     before the run."""
-    table = tables.collectives
-    nbytes = table["nbytes"].to_numpy()
-    small = table[
-        (nbytes <= SMALL_BYTES) & (nbytes > 0) & (table["transfer_ns"].to_numpy() >= 0)
-        & table["complete"].to_numpy()
-    ]  # fmt: skip
+    (nbytes,) = tables.calls.recorded("nbytes")
+    small = tables.calls.where((nbytes <= SMALL_BYTES) & (nbytes > 0))
+    small = small[(small["transfer_ns"] >= 0) & small["complete"]]
     if len(small):
         slowest = small.groupby(["group", "seq"])["transfer_ns"].max()
         return float(slowest.median()) / _NS_PER_MS

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from ddpdoctor.analysis.model import NamedTime
+from ddpdoctor.analysis.model import NamedTime, StepRange
 from ddpdoctor.analysis.spent import ByRank
 from ddpdoctor.tables import Tables
 from ddpdoctor.tracefile import Run
@@ -18,19 +17,23 @@ OTHER_NAMES = "(other names)"  # those after the first MOST_NAMES of a rank
 _NS_PER_MS = 1e6
 
 
-def named_times(run: Run, tables: Tables, counted: pd.DataFrame) -> tuple[NamedTime, ...]:
+def named_times(run: Run, tables: Tables, counted: StepRange) -> tuple[NamedTime, ...]:
     """Mean milliseconds a counted step, largest first. A span may cover many steps, or parts."""
     by_name: dict[str, dict[int, float]] = {}
+    if not len(tables.named):
+        return ()
     spans = ByRank(tables.named, "step", "name", "begin_ns", "end_ns", "spent_ns", "spans")
-    steps = ByRank(counted, "step", "begin_ns", "end_ns")
-    for trace in run.ranks if len(tables.named) else ():
+    is_counted = tables.steps["sync"].between(counted.first_sync, counted.last_sync)
+    columns = ["rank", "step", "begin_ns", "end_ns"]
+    steps = ByRank(tables.steps[columns][is_counted], *columns[1:])
+    for trace in run.ranks:
         rank = trace.info.rank
         step, name, *times = spans.of(rank)
         own_steps, *edges = steps.of(rank)
         if not len(step) or not len(own_steps):
             continue
         numbers, which = np.unique(name, return_inverse=True)
-        within = _within_steps(*times, np.isin(step, own_steps), *edges)
+        within = _within_steps(times, np.isin(step, own_steps), edges)
         spent = np.bincount(which, weights=within) / len(own_steps) / _NS_PER_MS
         for number, ms in zip(numbers.tolist(), spent.tolist(), strict=True):
             of_name = by_name.setdefault(trace.names.get(number, OTHER_NAMES), {})
@@ -39,10 +42,10 @@ def named_times(run: Run, tables: Tables, counted: pd.DataFrame) -> tuple[NamedT
     return tuple(sorted(named, key=lambda each: (-max(each.ms_by_rank.values()), each.name)))
 
 
-def _within_steps(  # noqa: PLR0913  columns of spans, and of steps
-    begin: Ints, end: Ints, spent: Ints, spans: Ints, in_steps: Bools, begins: Ints, ends: Ints
-) -> Ints:
+def _within_steps(times: list[Ints], in_steps: Bools, edges: list[Ints]) -> Ints:
     """Nanoseconds of each span within these steps. Spans that were added up belong to their own."""
+    begin, end, spent, spans = times
+    begins, ends = edges
     order = np.argsort(begins, kind="stable")
     begins, ends = begins[order], ends[order]
     before = np.concatenate([[0], np.cumsum(ends - begins)])

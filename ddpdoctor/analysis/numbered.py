@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ddpdoctor.analysis.spent import ByRank
-from ddpdoctor.matching import is_matched
+from ddpdoctor.recordedcalls import is_matched
 from ddpdoctor.tables import Tables
 
 Ints = npt.NDArray[np.int64]
@@ -51,12 +50,12 @@ class CallsOfRanks:
     """Columns of the calls of each rank, and where among them given calls are."""
 
     def __init__(self, tables: Tables, *names: str) -> None:
-        self._columns = ByRank(tables.collectives, "flags", "group", "seq", *names)
+        self._calls, self._names = tables.calls, names
         self._last: tuple[list[Ints], Numbered] | None = None
 
     def of(self, rank: int) -> tuple[Numbered, list[Ints]]:
         """The numbers of a rank's calls, and the named columns of all its calls."""
-        columns = self._columns.of(rank)
+        columns = self._calls.recorded_of(rank, "flags", "group", "seq", *self._names)
         if self._last is None or not _are_equal(self._last[0], columns[:3]):
             self._last = (columns[:3], Numbered.of(*columns[:3]))
         return self._last[1], columns[3:]

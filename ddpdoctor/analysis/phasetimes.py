@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ddpdoctor.analysis.model import PhaseTimes
+from ddpdoctor.analysis.model import PhaseTimes, StepRange
 from ddpdoctor.parts import STEP_PARTS
 from ddpdoctor.tables import STEP_PHASES
 
@@ -14,13 +14,17 @@ Ints = npt.NDArray[np.int64]
 _NS_PER_MS = 1e6
 
 
-def phase_times(counted: pd.DataFrame, *, split: bool) -> dict[int, tuple[int, PhaseTimes]]:
-    """How many steps each rank has, and its times; ranks without a step are left out.
+def phase_times(
+    steps: pd.DataFrame, counted: StepRange, *, split: bool
+) -> dict[int, tuple[int, PhaseTimes]]:
+    """How many counted steps each rank has, and its times; ranks without one are left out.
 
     `split` says whether waiting and transfer can be told apart.
     """
+    sync = steps["sync"].to_numpy()
+    rows = np.flatnonzero((sync >= counted.first_sync) & (sync <= counted.last_sync))
     ranks, first, counts = np.unique(
-        counted["rank"].to_numpy(), return_index=True, return_counts=True
+        steps["rank"].to_numpy()[rows], return_index=True, return_counts=True
     )
     if not len(ranks):
         return {}
@@ -29,7 +33,7 @@ def phase_times(counted: pd.DataFrame, *, split: bool) -> dict[int, tuple[int, P
         return np.add.reduceat(values, first)
 
     def column(name: str) -> Ints:
-        return counted[f"{name}_ns"].to_numpy(np.int64)
+        return np.asarray(steps[f"{name}_ns"].to_numpy()[rows])
 
     spent = {phase.label: sums(column(phase.label)) / counts / _NS_PER_MS for phase in STEP_PHASES}
     spent["step"] = sums(column("step")) / counts / _NS_PER_MS

@@ -44,11 +44,18 @@ class ByRank:
     """Columns of a frame that holds one rank after the other, as arrays of each rank."""
 
     def __init__(self, frame: pd.DataFrame, *names: str) -> None:
-        self._ranks = frame["rank"].to_numpy()
+        ranks = frame["rank"].to_numpy()
+        edges = np.flatnonzero(ranks[1:] != ranks[:-1]) + 1
+        first, last = [0, *edges.tolist()], [*edges.tolist(), len(ranks)]
+        self._slices = {
+            int(ranks[begin]): slice(begin, end)
+            for begin, end in zip(first, last, strict=True)
+            if end > begin
+        }
         self._columns = [frame[name].to_numpy() for name in names]
 
     def of(self, rank: int) -> list[Ints]:
-        own = _slice_of(self._ranks, rank)
+        own = self._slices.get(rank, slice(0, 0))
         return [column[own] for column in self._columns]
 
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.sharding import SharedLoader, mismatches, shared_loaders
-from ddpdoctor.analysis.spent import ByRank
 from ddpdoctor.deliveries import LoaderEpoch
 from ddpdoctor.events import Flag
 
@@ -172,10 +171,12 @@ def _syncs(loader: SharedLoader) -> int:
 
 def _began_alone(loader: SharedLoader, run: Analysis) -> bool:
     """Whether a rank's last gradient reduction is one that others never came to."""
-    calls = ByRank(run.tables.collectives, "flags", "arrival_ns", "complete")
+    calls = run.tables.calls
     for rank in loader.ranks:
-        flags, arrival, complete = calls.of(rank)
+        flags, arrival = calls.recorded_of(rank, "flags", "arrival_ns")
         buckets = np.flatnonzero(flags & int(Flag.BUCKET))
-        if len(buckets) and not complete[buckets[arrival[buckets].argmax()]]:
-            return True
+        if len(buckets):
+            last = int(buckets[arrival[buckets].argmax()])
+            if not calls.of_rank(rank)["complete"].iloc[last]:
+                return True
     return False

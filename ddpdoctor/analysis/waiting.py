@@ -34,6 +34,7 @@ Bools = npt.NDArray[np.bool_]
 FOLLOWS_R = 0.9  # ByteDance's limit for lateness that comes from sequence lengths
 RISE_CLAIMS = 0.5  # of what a rank costs; with less, it is late anyhow
 MOST_OF_IT = 0.8  # of the irregular delays; else other ranks have them as well
+_ROUNDING = 1e-9
 TURNS_SHARE = 0.20  # of a step; less is what ranks vary by on any host that is in use
 
 
@@ -70,11 +71,18 @@ def late(job: Job) -> list[Waiting]:
     if uneven is not None:
         return [uneven]
     irregular: dict[int, Stalls] = {}
-    for row, rank in enumerate(job.steps.ranks.tolist()):
-        if rank not in claimed:
-            own = _of_rank(job, row, irregular)
-            found += own
+    for row in _rows_that_cost(job):
+        if int(job.steps.ranks[row]) not in claimed:
+            found += _of_rank(job, row, irregular)
     return found or _irregular(job, irregular)
+
+
+def _rows_that_cost(job: Job) -> list[int]:
+    """Others cost too little for whatever it is; of many ranks that is nearly all."""
+    caused = np.where(job.works, job.delays.caused_ms, 0.0)
+    lost = np.bincount(job.delays.last, weights=caused, minlength=len(job.steps.ranks))
+    least = SHARE_LEAST * job.step_ms * (1 - _ROUNDING)
+    return [int(row) for row in np.flatnonzero(lost / len(caused) >= least)]
 
 
 def _is_always_late(job: Job, row: int, caused: Floats) -> bool:
