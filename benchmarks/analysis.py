@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpdoctor import events
-from ddpdoctor.events import Flag, Kind, Op, Phase, RankInfo, RunInfo
-from ddpdoctor.tracefile import DETAIL_DTYPE
+from ddpdoctor.events import ClockOffset, Flag, Kind, Op, Phase, RankInfo, RunInfo
+from ddpdoctor.tracefile import DETAIL_DTYPE, STEP_DTYPE
 
 BUCKETS: Final = 14
 SPANS: Final = (
@@ -39,6 +39,9 @@ PER_STEP: Final = BUCKETS + len(SPANS) + 1
 BUCKET_BYTES: Final = 4_000_000
 BEGAN_NS: Final = 10**12
 NOISE_US: Final = 300
+RANKS_OF_HOST: Final = 8
+AHEAD_NS: Final = 10**9  # the clock of each host, of the one before
+RING_RECORDS: Final = 4096  # as the recorder keeps them
 
 
 def main() -> int:
@@ -122,7 +125,7 @@ def reported(folder: Path, records: int) -> dict[str, Any]:
 
 
 def write(folder: Path, ranks: int, steps: int) -> None:
-    """A healthy job, but that rank 7 is late by 3 ms in each forward."""
+    """A healthy job, but that rank 7 is late by 3 ms in each forward. Each host has its clock."""
     folder.mkdir(parents=True, exist_ok=True)
     generator = np.random.default_rng(0)
     noise_us = generator.integers(0, NOISE_US, (steps, BUCKETS))  # when each bucket completes
@@ -170,26 +173,43 @@ def rank_records(
 
 
 def _store(path: Path, rank: int, ranks: int, detail: npt.NDArray[np.void]) -> None:
+    """As the recorder leaves a file: the newest records twice, and a row a step."""
+    host = rank // RANKS_OF_HOST
+    ahead_ns = AHEAD_NS * host  # rank 0's clock, of this host's
+    for name in ("begin_ns", "issued_ns", "end_ns"):
+        detail[name][detail[name] > 0] -= ahead_ns
     info = RankInfo(
-        rank, ranks, rank % 8, f"node{rank // 8}", 1000 + rank, "gloo", "cpu", "boot/time:[1]",
-        f"boot/net:[{rank // 8}]", 0, BEGAN_NS, "host",
+        rank, ranks, rank % RANKS_OF_HOST, f"node{host}", 1000 + rank, "gloo", "cpu",
+        f"boot{host}/time:[1]", f"boot/net:[{host}]", 0, BEGAN_NS - ahead_ns, "host",
     )  # fmt: skip
-    first, count = events.HEADER_SPACE, len(detail)
-    header = {
+    rows = np.zeros(len(detail) // PER_STEP, STEP_DTYPE)
+    rows["step"] = rows["sync"] = np.arange(len(rows)) + 1
+    regions = {"detail": detail, "ring": detail[-RING_RECORDS:], "steps": rows}
+    header: dict[str, Any] = {
         "run": asdict(RunInfo("large", 0, ranks, "gloo")),
         "rank": asdict(replace(info, threads=1, cpus=8)),
         "closed": True,
-        "ring": {"offset": first, "records": 0},
-        "detail": {"offset": first, "records": count},
-        "steps": {"offset": first + count * events.DETAIL_RECORD.size, "records": 0},
     }
+    offset = events.HEADER_SPACE
+    for name, records in regions.items():
+        header[name] = {"offset": offset, "records": len(records)}
+        offset += records.nbytes
     raw = json.dumps(header).encode()
     preamble = events.PREAMBLE.pack(events.MAGIC, events.SCHEMA_VERSION, len(raw))
     with path.open("wb") as file:
-        file.write((preamble + raw).ljust(first, b"\0"))
-        file.write(detail.tobytes())
-    group = {"fact": "group", "data": {"name": "0", "ranks": list(range(ranks))}}
-    path.with_suffix(".facts.jsonl").write_text(json.dumps(group) + "\n", encoding="utf-8")
+        file.write((preamble + raw).ljust(events.HEADER_SPACE, b"\0"))
+        for records in regions.values():
+            file.write(records.tobytes())
+    facts = [{"fact": "group", "data": {"name": "0", "ranks": list(range(ranks))}}]
+    if host and rank % RANKS_OF_HOST == 0:
+        facts += [_clock_fact(info, ahead_ns, seconds) for seconds in (0, 600)]
+    lines = "".join(json.dumps(fact) + "\n" for fact in facts)
+    path.with_suffix(".facts.jsonl").write_text(lines, encoding="utf-8")
+
+
+def _clock_fact(info: RankInfo, ahead_ns: int, seconds: int) -> dict[str, Any]:
+    measured = ClockOffset(ahead_ns, 20_000, info.began_ns + seconds * 10**9)
+    return {"fact": "clock", "data": asdict(measured)}
 
 
 if __name__ == "__main__":

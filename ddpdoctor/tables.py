@@ -147,7 +147,9 @@ def build_tables(run: Run) -> Tables:
 def _joined(row: type, parts: list[dict[type, Columns]]) -> pd.DataFrame:
     """One frame of the columns of all ranks, one rank after the other; the parts are let go."""
     own = [part.pop(row) for part in parts]
-    return _frame(row, {name: np.concatenate([p.pop(name) for p in own]) for name in list(own[0])})
+    names = list(own[0])
+    joined = of_each(lambda name: np.concatenate([part.pop(name) for part in own]), names)
+    return _frame(row, dict(zip(names, joined, strict=True)))
 
 
 def _frame(row: type, columns: Columns) -> pd.DataFrame:

@@ -56,9 +56,10 @@ class CallsOfRanks:
     def of(self, rank: int) -> tuple[Numbered, list[Ints]]:
         """The numbers of a rank's calls, and the named columns of all its calls."""
         columns = self._calls.recorded_of(rank, "flags", "group", "seq", *self._names)
-        if self._last is None or not _are_equal(self._last[0], columns[:3]):
-            self._last = (columns[:3], Numbered.of(*columns[:3]))
-        return self._last[1], columns[3:]
+        last = self._last  # of another rank, which two threads may set
+        if last is None or not _are_equal(last[0], columns[:3]):
+            last = self._last = (columns[:3], Numbered.of(*columns[:3]))
+        return last[1], columns[3:]
 
 
 def _are_equal(some: list[Ints], others: list[Ints]) -> bool:
