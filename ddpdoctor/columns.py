@@ -31,3 +31,11 @@ class Columns:
         word, within = divmod(offset, _WORD)
         parts = self._words[word].view(dtype)
         return np.asarray(parts[within // dtype.itemsize :: _WORD // dtype.itemsize])
+
+
+def is_one_of(codes: npt.NDArray[Any], *wanted: int) -> npt.NDArray[np.bool_]:
+    """As np.isin, for few."""
+    found = codes == int(wanted[0])
+    for each in wanted[1:]:
+        found |= codes == int(each)
+    return np.asarray(found)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from ddpdoctor import events
 from ddpdoctor.baseline import NetworkBaseline, host_labels, read_baseline
+from ddpdoctor.columns import is_one_of
 from ddpdoctor.deliveries import Evaluated, LoaderEpoch, RandomStates, StreamedSamples
 from ddpdoctor.errors import BadTraceFile, NotARun
 from ddpdoctor.events import (
@@ -156,14 +157,6 @@ class Run:
     ranks: tuple[RankTrace, ...]
     problems: tuple[str, ...] = ()
     network: NetworkBaseline | None = None  # of a launch like this one
-
-
-def is_one_of(codes: npt.NDArray[Any], *wanted: int) -> npt.NDArray[np.bool_]:
-    """As np.isin, for few."""
-    found = codes == int(wanted[0])
-    for each in wanted[1:]:
-        found |= codes == int(each)
-    return np.asarray(found)
 
 
 def load_run(path: str | os.PathLike[str] | None = None) -> Run:
