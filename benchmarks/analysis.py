@@ -34,8 +34,14 @@ SPANS: Final = (
     (Phase.BLOCKED, 1, 41_000, 45_000),
     (Phase.OPTIMIZER, 0, 45_000, 47_000),
 )
+EXTRAS: Final = (
+    # operation, bytes, and when all have arrived and it completes, in microseconds of a step
+    (Op.BROADCAST, 100_000, 1_300, 1_700),  # buffers, before the forward
+    (Op.ALL_REDUCE, 4, 47_400, 47_600),  # a loss, to be printed
+)
 STEP_US: Final = 48_000
-PER_STEP: Final = BUCKETS + len(SPANS) + 1
+CALLS: Final = BUCKETS + len(EXTRAS)
+PER_STEP: Final = CALLS + len(SPANS) + 1
 BUCKET_BYTES: Final = 4_000_000
 BEGAN_NS: Final = 10**12
 NOISE_US: Final = 300
@@ -151,15 +157,22 @@ def rank_records(
         span["end_ns"] = BEGAN_NS + 1_000 * (begin_us + end + ends_late)
         span["bucket"], span["peer"] = -1, -1
     for bucket in range(BUCKETS):
-        call = records[:, len(SPANS) + bucket]
+        call = records[:, len(SPANS) + 1 + bucket]  # behind the broadcast, as in time
         arrival_us = begin_us + 15_000 + 1_800 * bucket + late_us
         call["kind"], call["code"], call["flags"] = Kind.COLLECTIVE, Op.ALL_REDUCE, Flag.BUCKET
-        call["seq"] = np.arange(steps) * BUCKETS + bucket
+        call["seq"] = np.arange(steps) * CALLS + 1 + bucket
         call["bucket"], call["peer"], call["nbytes"] = bucket, -1, BUCKET_BYTES
         call["begin_ns"] = BEGAN_NS + 1_000 * arrival_us
         call["issued_ns"] = call["begin_ns"] + 20_000
         done = begin_us + 15_000 + 1_800 * bucket + 3_300 + 1_200 + done_us[:, bucket]
         call["end_ns"] = BEGAN_NS + 1_000 * done
+    for place, (op, nbytes, begin, end) in enumerate(EXTRAS):
+        call = records[:, len(SPANS) + place * (CALLS - 1)]
+        call["kind"], call["code"], call["flags"] = Kind.COLLECTIVE, op, Flag.BLOCKING
+        call["seq"] = np.arange(steps) * CALLS + place * (CALLS - 1)
+        call["bucket"], call["peer"], call["nbytes"] = -1, 0, nbytes
+        call["begin_ns"] = BEGAN_NS + 1_000 * (begin_us + begin - NOISE_US + own_us)
+        call["issued_ns"] = call["end_ns"] = BEGAN_NS + 1_000 * (begin_us + end)
     step = records[:, -1]
     step["kind"], step["bucket"], step["peer"] = Kind.STEP, -1, -1
     step["begin_ns"] = BEGAN_NS + 1_000 * begin_us

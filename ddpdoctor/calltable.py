@@ -81,15 +81,18 @@ class CallTable:
         """All columns of one rank."""
         return pd.DataFrame(self._columns_of(rank), copy=False)
 
-    def where(self, chosen: Bools) -> pd.DataFrame:
-        """All columns of the chosen rows."""
-        parts = []
-        for rank, place in self._matched.places.items():
-            rows = np.flatnonzero(chosen[place])
-            if len(rows):
-                own = self._columns_of(rank)
-                parts.append({name: own[name][rows] for name in _NAMES})
-        return _joined(parts) if parts else self.of_rank(next(iter(self._matched.places))).iloc[:0]
+    def where(self, chosen: Bools, *names: str) -> pd.DataFrame:
+        """These columns of the chosen rows, all where not said."""
+
+        def part(rank: int) -> dict[str, npt.NDArray[Any]]:
+            rows = np.flatnonzero(chosen[self._matched.places[rank]])
+            own = self._columns_of(rank) if len(rows) else {}
+            return {name: own[name][rows] for name in names or own}
+
+        parts = [part for part in of_each(part, list(self._matched.places)) if part]
+        if parts:
+            return _joined(parts)
+        return self.of_rank(next(iter(self._matched.places))).iloc[:0][list(names or _NAMES)]
 
     def all(self) -> pd.DataFrame:
         return _joined(list(of_each(self._columns_of, list(self._matched.places))))
@@ -101,5 +104,6 @@ class CallTable:
 
 
 def _joined(parts: list[dict[str, npt.NDArray[Any]]]) -> pd.DataFrame:
-    columns = {name: np.concatenate([part.pop(name) for part in parts]) for name in _NAMES}
+    names = list(parts[0])
+    columns = {name: np.concatenate([part.pop(name) for part in parts]) for name in names}
     return pd.DataFrame(columns, copy=False)

@@ -52,10 +52,10 @@ class Recorded:
 
     def part(self, place: slice) -> Recorded:
         """Views of some."""
-        return Recorded(**{name: column[place] for name, column in self.columns().items()})
+        return Recorded(**{name: column[place] for name, column in vars(self).items()})
 
     def columns(self) -> dict[str, npt.NDArray[Any]]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return dict(vars(self))
 
     @property
     def latest_ns(self) -> int:

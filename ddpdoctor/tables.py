@@ -18,6 +18,7 @@ import pandas as pd
 from ddpdoctor.calltable import CallTable
 from ddpdoctor.clocks import CommonClock, common_clock
 from ddpdoctor.matching import Matched
+from ddpdoctor.memory import give_back
 from ddpdoctor.parts import named_columns, pause_columns
 from ddpdoctor.recordedcalls import recorded_calls
 from ddpdoctor.threads import of_each
@@ -134,7 +135,7 @@ def build_tables(run: Run) -> Tables:
 
     parts = list(of_each(of_rank, run.ranks))
     of_calls = np.concatenate([part.pop(CallTable)["step"] for part in parts])
-    return Tables(
+    tables = Tables(
         _joined(StepRow, parts),
         _joined(SegmentRow, parts),
         CallTable(matched, of_calls),
@@ -142,6 +143,8 @@ def build_tables(run: Run) -> Tables:
         _joined(PauseRow, parts),
         _joined(NamedRow, parts),
     )
+    give_back()
+    return tables
 
 
 def _joined(row: type, parts: list[dict[type, Columns]]) -> pd.DataFrame:

@@ -21,6 +21,9 @@ from ddpdoctor.tracefile import Run
 
 MOST_EXTRAS: Final = 16  # lines and operations; the dearest
 _MAP_ITEM: Final = 4  # bytes a parameter in the map of find_unused_parameters
+_OF_CALLS: Final = (
+    "rank", "step", "op", "site", "nbytes", "arrival_ns", "wait_ns", "transfer_ns",
+)  # fmt: skip
 _NS_PER_MS: Final = 1e6
 Ints = npt.NDArray[np.int64]
 
@@ -70,7 +73,8 @@ def _extras(
 def _sums(tables: Tables, counted: StepRange) -> pd.DataFrame | None:
     """By rank, operation and site, per step: calls, bytes, transfer and wait."""
     (flags,) = tables.calls.recorded("flags")
-    own = tables.calls.where((flags & int(Flag.BLOCKING | Flag.BUCKET)) == int(Flag.BLOCKING))
+    beside = (flags & int(Flag.BLOCKING | Flag.BUCKET)) == int(Flag.BLOCKING)
+    own = tables.calls.where(beside, *_OF_CALLS)
     own = own[own["transfer_ns"] >= 0]
     if own.empty:
         return None

@@ -175,7 +175,9 @@ def _alpha_ms(
     """What a small message takes: by those of the run, by how its sizes differ, or as measured
     before the run."""
     (nbytes,) = tables.calls.recorded("nbytes")
-    small = tables.calls.where((nbytes <= SMALL_BYTES) & (nbytes > 0))
+    small = tables.calls.where(
+        (nbytes <= SMALL_BYTES) & (nbytes > 0), "group", "seq", "complete", "transfer_ns"
+    )
     small = small[(small["transfer_ns"] >= 0) & small["complete"]]
     if len(small):
         slowest = small.groupby(["group", "seq"])["transfer_ns"].max()
