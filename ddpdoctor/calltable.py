@@ -18,6 +18,7 @@ from ddpdoctor.threads import of_each
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Part = dict[str, npt.NDArray[Any]]  # columns, by name
 
 
 @dataclass(frozen=True)
@@ -84,26 +85,36 @@ class CallTable:
     def where(self, chosen: Bools, *names: str) -> pd.DataFrame:
         """These columns of the chosen rows, all where not said."""
 
-        def part(rank: int) -> dict[str, npt.NDArray[Any]]:
+        def part_of(rank: int) -> Part:
             rows = np.flatnonzero(chosen[self._matched.places[rank]])
-            own = self._columns_of(rank) if len(rows) else {}
-            return {name: own[name][rows] for name in names or own}
+            if not len(rows):
+                return {}
+            own = self._columns_of(rank)
+            return {name: own[name][rows] for name in names or _NAMES}
 
-        parts = [part for part in of_each(part, list(self._matched.places)) if part]
+        parts = [part for part in of_each(part_of, list(self._matched.places)) if part]
         if parts:
             return _joined(parts)
         return self.of_rank(next(iter(self._matched.places))).iloc[:0][list(names or _NAMES)]
 
     def all(self) -> pd.DataFrame:
-        return _joined(list(of_each(self._columns_of, list(self._matched.places))))
+        """All columns of all rows; those recorded are not copied."""
 
-    def _columns_of(self, rank: int) -> dict[str, npt.NDArray[Any]]:
+        def part_of(rank: int) -> Part:
+            own = self._matched.of_rank(rank).columns()
+            return {name: column for name, column in own.items() if name not in self._recorded}
+
+        told = _joined(list(of_each(part_of, list(self._matched.places))))
+        columns = self._recorded | {name: told[name].to_numpy() for name in told}
+        return pd.DataFrame({name: columns[name] for name in _NAMES}, copy=False)
+
+    def _columns_of(self, rank: int) -> Part:
         own = self._matched.of_rank(rank).columns()
         own["step"] = self._recorded["step"][self._matched.places[rank]]
         return {name: own[name] for name in _NAMES}
 
 
-def _joined(parts: list[dict[str, npt.NDArray[Any]]]) -> pd.DataFrame:
+def _joined(parts: list[Part]) -> pd.DataFrame:
     names = list(parts[0])
     columns = {name: np.concatenate([part.pop(name) for part in parts]) for name in names}
     return pd.DataFrame(columns, copy=False)

@@ -57,6 +57,10 @@ def test_a_part_of_the_calls_is_that_part_of_all(seed: int) -> None:
         pd.testing.assert_frame_equal(
             tables.calls.where(chosen), table[chosen].reset_index(drop=True)
         )
+        pd.testing.assert_frame_equal(
+            tables.calls.where(chosen, "seq", "wait_ns"),
+            table[chosen][["seq", "wait_ns"]].reset_index(drop=True),
+        )
     for rank, own in table.groupby("rank"):
         pd.testing.assert_frame_equal(tables.calls.of_rank(rank), own.reset_index(drop=True))
         (arrival,) = tables.calls.recorded_of(rank, "arrival_ns")
