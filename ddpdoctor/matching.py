@@ -59,28 +59,45 @@ class Matched:
         self._met.close(calls.groups[self._numbering.group])
         self._messages = _pair_up(self.recorded, sorted(ranks, key=lambda each: each.info.rank))
 
+    def recorded_of(self, rank: int) -> Recorded:
+        return self.recorded.part(self.places[rank])
+
+    def last_arrivals(self, rank: int) -> Ints:
+        """At each of the rank's calls."""
+        own = self.recorded_of(rank)
+        return self._told(rank, own, "last_arrival_ns", own.arrival_ns)
+
     def of_rank(self, rank: int) -> Collectives:
-        place = self.places[rank]
-        own = self.recorded.part(place)
-        told: dict[str, Any] = {
-            "first_arrival_ns": own.arrival_ns.copy(),
-            "last_arrival_ns": own.arrival_ns.copy(),
-            "last_rank": own.rank.copy(),
+        own = self.recorded_of(rank)
+        alone: dict[str, npt.NDArray[Any]] = {
+            "first_arrival_ns": own.arrival_ns,
+            "last_arrival_ns": own.arrival_ns,
+            "last_rank": own.rank,
             "caused_ns": np.zeros(len(own.rank), np.int64),
             "complete": np.zeros(len(own.rank), np.bool_),
         }
-        alike = _Alike.of(own)
-        if alike is not None:
-            at = self._numbering.of(self._numbers[rank], alike)
-            for name, values in self._met.told().items():
-                told[name][alike.which] = values[at]
-        if self._messages is not None:
-            rows, values_of = self._messages.within(place)
-            for name, values in values_of.items():
-                told[name][rows] = values
+        told = {name: self._told(rank, own, name, each) for name, each in alone.items()}
         wait, queue, transfer = _durations(own, told["last_arrival_ns"])
         durations: dict[str, Any] = {"wait_ns": wait, "queue_ns": queue, "transfer_ns": transfer}
         return Collectives(**own.columns(), **told, **durations)
+
+    def _told(
+        self, rank: int, own: Recorded, name: str, alone: npt.NDArray[Any]
+    ) -> npt.NDArray[Any]:
+        """A column of what all ranks tell; `alone` where a call is not put together with others."""
+        alike = _Alike.of(own)
+        told = alone
+        if alike is not None:
+            met = self._met.told(name)[self._numbering.of(self._numbers[rank], alike)]
+            if isinstance(alike.which, slice):
+                return met  # all of them
+            told = alone.copy()
+            told[alike.which] = met
+        if self._messages is not None:
+            rows, values = self._messages.within(self.places[rank], name)
+            told = told.copy()
+            told[rows] = values
+        return told
 
 
 @dataclass(frozen=True)
@@ -167,12 +184,13 @@ class _Met:
         self.caused[:] = np.where(self.present > 1, self.last - self.second, 0)
         self.complete[:] = self.present == group_sizes
 
-    def told(self) -> dict[str, npt.NDArray[Any]]:
-        """Columns of `Collectives`, by number."""
-        return {
+    def told(self, name: str) -> npt.NDArray[Any]:
+        """A column of `Collectives`, by number."""
+        columns: dict[str, npt.NDArray[Any]] = {
             "first_arrival_ns": self.first, "last_arrival_ns": self.last,
             "last_rank": self.last_rank, "caused_ns": self.caused, "complete": self.complete,
         }  # fmt: skip
+        return columns[name]
 
     def add(self, at: Ints | slice, arrival: Ints, rank: int) -> None:
         """Those of one rank, which has each of its collectives once."""
@@ -193,14 +211,16 @@ class _Messages:
     last_ns: Ints
     last_rank: Ints
 
-    def within(self, place: slice) -> tuple[Ints, dict[str, Ints]]:
-        """Those of one rank: their rows among its own, and columns of `Collectives`."""
+    def within(self, place: slice, name: str) -> tuple[Ints, Ints]:
+        """Those of one rank: their rows among its own, and a column of `Collectives`, if told."""
+        told = {
+            "first_arrival_ns": self.first_ns, "last_arrival_ns": self.last_ns,
+            "last_rank": self.last_rank,
+        }  # fmt: skip
+        if name not in told:
+            return self.rows[:0], self.rows[:0]
         own = slice(*np.searchsorted(self.rows, [place.start, place.stop]))
-        return self.rows[own] - place.start, {
-            "first_arrival_ns": self.first_ns[own],
-            "last_arrival_ns": self.last_ns[own],
-            "last_rank": self.last_rank[own],
-        }
+        return self.rows[own] - place.start, told[name][own]
 
 
 def _pair_up(calls: Recorded, ranks: Sequence[RankTrace]) -> _Messages | None:

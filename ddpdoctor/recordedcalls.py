@@ -103,7 +103,7 @@ def _fill(
     columns: Recorded, trace: RankTrace, clock: RankClock, numbering: dict[GroupInfo, int]
 ) -> None:
     """What the records of one rank tell."""
-    records = Columns(trace.of_kind(Kind.COLLECTIVE))
+    records = Columns(trace.detail, np.flatnonzero(trace.kind == int(Kind.COLLECTIVE)))
     # UNKNOWN where the fact was lost
     number = np.array([*(numbering[group] for group in trace.groups), UNKNOWN], np.int64)
     for name in ("seq", "flags", "bucket", "sync", "site", "nbytes"):

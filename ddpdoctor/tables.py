@@ -123,8 +123,9 @@ def build_tables(run: Run) -> Tables:
     matched = Matched(recorded_calls(run.ranks, clock), run.ranks)
 
     def of_rank(trace: RankTrace) -> dict[type, Columns]:
-        own, own_clock = matched.of_rank(trace.info.rank), clock.ranks[trace.info.rank]
-        tiling = Tiling(trace, own, own_clock)
+        rank = trace.info.rank
+        own, own_clock = matched.recorded_of(rank), clock.ranks[rank]
+        tiling = Tiling(trace, own, matched.last_arrivals(rank), own_clock)
         return {
             CallTable: {"step": narrow(tiling.step_at(own.arrival_ns))},
             StepRow: tiling.steps(),

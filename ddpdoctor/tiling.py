@@ -14,9 +14,8 @@ import numpy.typing as npt
 
 from ddpdoctor.clocks import RankClock
 from ddpdoctor.events import Flag, Kind, Phase
-from ddpdoctor.matching import Collectives
 from ddpdoctor.parts import parts_of_steps
-from ddpdoctor.recordedcalls import UNKNOWN
+from ddpdoctor.recordedcalls import UNKNOWN, Recorded
 from ddpdoctor.tracefile import RankTrace
 
 Ints = npt.NDArray[np.int64]
@@ -43,10 +42,13 @@ class Segments:
 
 
 class Tiling:
-    """The time of one rank: its steps, and the segments that tile them."""
+    """The time of one rank: its steps, and the segments that tile them.
 
-    def __init__(self, trace: RankTrace, own: Collectives, clock: RankClock) -> None:
-        self._trace, self._own = trace, own
+    `last_ns` is when the last rank had arrived at each of its calls.
+    """
+
+    def __init__(self, trace: RankTrace, own: Recorded, last_ns: Ints, clock: RankClock) -> None:
+        self._trace, self._own, self._last_ns = trace, own, last_ns
         spans = _Spans.of(trace, clock, own)
         self.latest_ns = spans.latest_ns
         records = trace.of_kind(Kind.STEP)
@@ -55,7 +57,7 @@ class Tiling:
         self._begin = clock.to_common(self._records["begin_ns"])
         self._end = clock.to_common(self._records["end_ns"])
         self._segments = self._tiled(
-            spans, _blocked(spans, own, self._came_back(clock, spans.latest_ns))
+            spans, _blocked(spans, own, last_ns, self._came_back(clock, spans.latest_ns))
         )
 
     def _came_back(self, clock: RankClock, latest_ns: int) -> Ints:
@@ -87,7 +89,7 @@ class Tiling:
         key = np.where(known, index * len(Phase) + phase, _NOWHERE)
         first = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]])[:count])
         bounds = times[np.append(first, count)] if count else times[:1]
-        transfers = union(self._own.last_arrival_ns, self._own.completion_ns)
+        transfers = union(self._last_ns, self._own.completion_ns)
         hidden = np.diff(covered_until(*transfers, bounds))
         kept = known[first]
         first, begin, end = first[kept], bounds[:-1][kept], bounds[1:][kept]
@@ -184,7 +186,7 @@ class _Spans:
     latest_ns: int
 
     @classmethod
-    def of(cls, trace: RankTrace, clock: RankClock, own: Collectives) -> _Spans:
+    def of(cls, trace: RankTrace, clock: RankClock, own: Recorded) -> _Spans:
         records = trace.of_kind(Kind.SPAN, Kind.WAIT)
         begin, end = clock.to_common(records["begin_ns"]), clock.to_common(records["end_ns"])
         ended = records["end_ns"] > 0
@@ -224,7 +226,7 @@ class _Blocked:
         )
 
 
-def _blocked(spans: _Spans, own: Collectives, came_back: Ints) -> _Blocked:
+def _blocked(spans: _Spans, own: Recorded, last: Ints, came_back: Ints) -> _Blocked:
     """Backward's finalisation and blocking calls, overlapping ones joined (design §4).
 
     L is the last arrival over the collectives outstanding there. One that completed earlier has
@@ -238,7 +240,7 @@ def _blocked(spans: _Spans, own: Collectives, came_back: Ints) -> _Blocked:
         np.concatenate([spans.blocked.begin, own.arrival_ns[blocking]]),
         np.concatenate([spans.blocked.end, completion]),
     )
-    arrivals, last = own.arrival_ns, own.last_arrival_ns
+    arrivals = own.arrival_ns
     if (arrivals[1:] < arrivals[:-1]).any():
         by_arrival = np.argsort(arrivals, kind="stable")
         arrivals, last = arrivals[by_arrival], last[by_arrival]

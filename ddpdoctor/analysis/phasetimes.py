@@ -12,6 +12,8 @@ from ddpdoctor.tables import STEP_PHASES
 
 Ints = npt.NDArray[np.int64]
 _NS_PER_MS = 1e6
+_TERMS = (*(phase.label for phase in STEP_PHASES), "step")
+_PARTS = tuple(part.label for part in STEP_PARTS)
 
 
 def phase_times(
@@ -29,38 +31,35 @@ def phase_times(
     if not len(ranks):
         return {}
 
-    def sums(values: Ints) -> Ints:
-        return np.add.reduceat(values, first)
+    def means(name: str) -> list[float | None]:
+        """Not measured is UNKNOWN: in all of a rank's steps, or of what is overlapped in some."""
+        column = steps[f"{name}_ns"].to_numpy()[rows]
+        known = column >= 0
+        number = np.add.reduceat(known.astype(np.int64), first)
+        total = np.add.reduceat(np.where(known, column, 0), first)
+        enough = number > 0 if name == "overlapped" else number == counts
+        mean = total / np.maximum(number, 1) / _NS_PER_MS
+        return [float(ms) if told else None for ms, told in zip(mean, enough, strict=True)]
 
-    def column(name: str) -> Ints:
-        return np.asarray(steps[f"{name}_ns"].to_numpy()[rows])
+    of_name = {name: means(name) for name in (*_TERMS, "overlapped", *_PARTS)}
+    return {
+        int(rank): (int(count), _times({name: of_name[name][row] for name in of_name}, split))
+        for row, (rank, count) in enumerate(zip(ranks, counts, strict=True))
+    }
 
-    spent = {phase.label: sums(column(phase.label)) / counts / _NS_PER_MS for phase in STEP_PHASES}
-    spent["step"] = sums(column("step")) / counts / _NS_PER_MS
-    overlapped = column("overlapped")
-    timed = sums((overlapped >= 0).astype(np.int64)) * split
-    hidden = sums(np.maximum(overlapped, 0)) / np.maximum(timed, 1) / _NS_PER_MS
-    parts = {part.label: column(part.label) for part in STEP_PARTS}
-    means = {name: sums(values) / counts / _NS_PER_MS for name, values in parts.items()}
-    measured = {name: np.minimum.reduceat(values, first) >= 0 for name, values in parts.items()}
 
-    def of(row: int) -> PhaseTimes:
-        own = {name: float(values[row]) for name, values in spent.items()}
-        return PhaseTimes(
-            input_ms=own["input"],
-            forward_ms=own["forward"],
-            backward_ms=own["backward"],
-            blocked_ms=own["wait"] + own["transfer"],
-            wait_ms=own["wait"] if split else None,
-            transfer_ms=own["transfer"] if split else None,
-            optimizer_ms=own["optimizer"],
-            between_ms=own["between"],
-            step_ms=own["step"],
-            overlapped_ms=float(hidden[row]) if timed[row] else None,
-            **{
-                f"{name}_ms": float(means[name][row]) if measured[name][row] else None
-                for name in parts
-            },
-        )
-
-    return {int(rank): (int(counts[row]), of(row)) for row, rank in enumerate(ranks)}
+def _times(means: dict[str, float | None], split: bool) -> PhaseTimes:
+    known = {name: means[name] or 0.0 for name in _TERMS}
+    return PhaseTimes(
+        input_ms=known["input"],
+        forward_ms=known["forward"],
+        backward_ms=known["backward"],
+        blocked_ms=known["wait"] + known["transfer"],
+        wait_ms=known["wait"] if split else None,
+        transfer_ms=known["transfer"] if split else None,
+        optimizer_ms=known["optimizer"],
+        between_ms=known["between"],
+        step_ms=known["step"],
+        overlapped_ms=means["overlapped"] if split else None,
+        **{f"{name}_ms": means[name] for name in _PARTS},
+    )
