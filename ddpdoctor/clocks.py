@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ddpdoctor.events import ClockOffset, RankInfo
 from ddpdoctor.plausible import EARLIEST_NS, LATEST_NS
+from ddpdoctor.threads import of_each
 from ddpdoctor.tracefile import RankTrace
 
 Ints = npt.NDArray[np.int64]
@@ -92,11 +93,17 @@ class CommonClock:
 
 def common_clock(traces: Sequence[RankTrace]) -> CommonClock:
     """The clock of rank 0 where all are known against it, else that of the first rank."""
-    clocks = {trace.info.rank: _to_rank_0(trace, traces) for trace in traces}
+    by_clock: dict[str, list[RankTrace]] = {}
+    for trace in traces:
+        by_clock.setdefault(trace.info.clock_id, []).append(trace)
+    clocks = {trace.info.rank: _to_rank_0(trace, by_clock[trace.info.clock_id]) for trace in traces}
     known = {rank: clock for rank, clock in clocks.items() if clock is not None}
     if len(known) == len(traces):
-        errors = [known[trace.info.rank].worst_error_ns(*_extent(trace)) for trace in traces]
-        return CommonClock(known, True, max(errors))
+        drifting = [trace for trace in traces if known[trace.info.rank].drifts]
+        errors = of_each(
+            lambda trace: known[trace.info.rank].worst_error_ns(*_extent(trace)), drifting
+        )
+        return CommonClock(known, True, max(errors, default=0))
     first = traces[0].info
     return CommonClock(
         {trace.info.rank: shifted(_by_wall_clock(first, trace.info)) for trace in traces},
@@ -104,10 +111,13 @@ def common_clock(traces: Sequence[RankTrace]) -> CommonClock:
     )
 
 
-def _to_rank_0(trace: RankTrace, traces: Sequence[RankTrace]) -> RankClock | None:
-    """By what the ranks that share this clock have measured; None without or against reason."""
+def _to_rank_0(trace: RankTrace, alike: Sequence[RankTrace]) -> RankClock | None:
+    """By what the ranks that share this clock have measured; None without or against reason.
+
+    `alike` are those whose clock has the same name.
+    """
     measured: list[ClockOffset] = []
-    for other in traces:
+    for other in alike:
         if not _share_a_clock(trace.info, other.info):
             continue
         if other.info.rank == 0:

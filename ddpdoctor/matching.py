@@ -7,191 +7,157 @@ aligned by (group, sequence number), never by their step counts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ddpdoctor.clocks import CommonClock, RankClock
-from ddpdoctor.events import Flag, GroupInfo, Kind, Op, Phase
+from ddpdoctor.events import Flag, Kind, Op
+from ddpdoctor.recordedcalls import UNKNOWN, Recorded, RecordedCalls, is_matched
 from ddpdoctor.tracefile import RankTrace
 
 Ints = npt.NDArray[np.int64]
-UNKNOWN = -1
+Bools = npt.NDArray[np.bool_]
 _SPARSE = 4  # times the records: sequence numbers that reach further are numbered anew
-_NARROW = {
-    "rank": np.int32, "group": np.int32, "op": np.int16, "flags": np.int16, "bucket": np.int16,
-    "last_rank": np.int32, "complete": np.bool_,
-}  # fmt: skip
-# Sends pair up on their own, and a call that raised reduced nothing: neither is put together
-# with the other ranks' calls.
-UNMATCHED = Flag.POINT_TO_POINT | Flag.FAILED
-
-
-def is_matched(flags: npt.ArrayLike, group: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    """Whether a collective is put together with those of the other ranks."""
-    apart = np.asarray(flags, np.int64) & int(UNMATCHED)
-    return np.asarray((apart == 0) & (np.asarray(group) != UNKNOWN))
 
 
 @dataclass(frozen=True)
-class Collectives:
-    """Columns of collective records. Times are on the common clock; UNKNOWN where not known."""
+class Collectives(Recorded):
+    """Columns of collectives, with what only the other ranks' records tell."""
 
-    rank: Ints
-    group: Ints
-    seq: Ints
-    op: Ints
-    flags: Ints
-    bucket: Ints
-    step: Ints
-    sync: Ints
-    site: Ints
-    nbytes: Ints
-    arrival_ns: Ints
-    issued_ns: Ints
-    completion_ns: Ints
     first_arrival_ns: Ints
     last_arrival_ns: Ints
     last_rank: Ints
     caused_ns: Ints
-    complete: Ints
+    complete: Bools
     wait_ns: Ints
     queue_ns: Ints
     transfer_ns: Ints
 
-    @property
-    def latest_ns(self) -> int:
-        return int(max(self.arrival_ns.max(initial=0), self.completion_ns.max(initial=0)))
+
+class Matched:
+    """The collectives of a run. What all ranks of one have in common is kept once.
+
+    So what a rank alone has not recorded is put beside its calls when it is asked for: a run may
+    have tens of millions of them.
+    """
+
+    def __init__(self, calls: RecordedCalls, ranks: Sequence[RankTrace]) -> None:
+        self.recorded, self.places = calls.columns, calls.places
+        parts = {
+            rank: part
+            for rank, place in calls.places.items()
+            if (part := _Alike.of(self.recorded.part(place))) is not None
+        }
+        numbers = dict(zip(parts, range(len(parts)), strict=True))
+        self._numbering = _numbering([(part.group, part.seq) for part in parts.values()])
+        self._numbers = numbers
+        self._met = _Met.of(len(self._numbering.group))
+        for rank, part in parts.items():
+            self._met.add(self._numbering.of(numbers[rank], part), part.arrival_ns, rank)
+        self._met.close(calls.groups[self._numbering.group])
+        self._messages = _pair_up(self.recorded, sorted(ranks, key=lambda each: each.info.rank))
+
+    def recorded_of(self, rank: int) -> Recorded:
+        return self.recorded.part(self.places[rank])
+
+    def last_arrivals(self, rank: int) -> Ints:
+        """At each of the rank's calls."""
+        own = self.recorded_of(rank)
+        return self._told(rank, own, "last_arrival_ns", own.arrival_ns)
 
     def of_rank(self, rank: int) -> Collectives:
-        """Views of the columns of one rank: they lie one rank after the other."""
-        own = slice(*np.searchsorted(self.rank, np.array([rank, rank + 1], self.rank.dtype)))
-        return Collectives(**{name: column[own] for name, column in self.columns().items()})
+        own = self.recorded_of(rank)
+        alone: dict[str, npt.NDArray[Any]] = {
+            "first_arrival_ns": own.arrival_ns,
+            "last_arrival_ns": own.arrival_ns,
+            "last_rank": own.rank,
+            "caused_ns": np.zeros(len(own.rank), np.int64),
+            "complete": np.zeros(len(own.rank), np.bool_),
+        }
+        told = {name: self._told(rank, own, name, each) for name, each in alone.items()}
+        wait, queue, transfer = _durations(own, told["last_arrival_ns"])
+        durations: dict[str, Any] = {"wait_ns": wait, "queue_ns": queue, "transfer_ns": transfer}
+        return Collectives(**own.columns(), **told, **durations)
 
-    def columns(self) -> dict[str, Ints]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-
-def match(ranks: Sequence[RankTrace], clock: CommonClock) -> Collectives:
-    """All collectives, with what only the other ranks' records tell."""
-    numbering: dict[GroupInfo, int] = {}
-    ordered = sorted(ranks, key=lambda trace: trace.info.rank)
-    calls = [trace.detail["kind"] == Kind.COLLECTIVE for trace in ordered]
-    ends = np.cumsum([np.count_nonzero(own) for own in calls])
-    columns = _empty(int(ends[-1]))
-    places = [slice(int(b), int(e)) for b, e in zip([0, *ends[:-1]], ends, strict=True)]
-    for trace, own, place in zip(ordered, calls, places, strict=True):
-        part = {name: column[place] for name, column in columns.items()}
-        _fill(part, trace, own, clock.ranks[trace.info.rank], numbering)
-    sizes = np.array([len(group.ranks) for group in numbering], np.int64)
-    _arrivals(columns, sizes, places)
-    _pair_up(columns, ordered)
-    for place in places:
-        _durations({name: column[place] for name, column in columns.items()})
-    return Collectives(**columns)
-
-
-def _empty(count: int) -> dict[str, Ints]:
-    """Room for the columns; small numbers take less of it, since there may be tens of millions."""
-    return {
-        field.name: np.empty(count, _NARROW.get(field.name, np.int64))
-        for field in fields(Collectives)
-    }
+    def _told(
+        self, rank: int, own: Recorded, name: str, alone: npt.NDArray[Any]
+    ) -> npt.NDArray[Any]:
+        """A column of what all ranks tell; `alone` where a call is not put together with others."""
+        alike = _Alike.of(own)
+        told = alone
+        if alike is not None:
+            met = self._met.told(name)[self._numbering.of(self._numbers[rank], alike)]
+            if isinstance(alike.which, slice):
+                return met  # all of them
+            told = alone.copy()
+            told[alike.which] = met
+        if self._messages is not None:
+            rows, values = self._messages.within(self.places[rank], name)
+            told = told.copy()
+            told[rows] = values
+        return told
 
 
-def _fill(
-    columns: dict[str, Ints], trace: RankTrace, own: npt.NDArray[np.bool_], clock: RankClock,
-    numbering: dict[GroupInfo, int],
-) -> None:  # fmt: skip
-    """What the records of one rank tell."""
-    records = trace.detail[own]
-    local = [numbering.setdefault(group, len(numbering)) for group in trace.groups]
-    number = np.array([*local, UNKNOWN], np.int64)  # UNKNOWN where the fact was lost
-    for name in ("seq", "flags", "bucket", "step", "sync", "site", "nbytes"):
-        columns[name][:] = records[name]
-    columns["rank"][:] = trace.info.rank
-    columns["op"][:] = records["code"]
-    columns["group"][:] = number[np.minimum(records["group"], len(local))]
-    columns["arrival_ns"][:] = clock.to_common(records["begin_ns"])
-    for name, recorded in (("issued_ns", "issued_ns"), ("completion_ns", "end_ns")):
-        times = records[recorded]
-        columns[name][:] = np.where(times > 0, clock.to_common(times), UNKNOWN)
-    sync_ends = clock.to_common(_sync_ends(trace))
-    columns["completion_ns"][:] = _within_backward(columns, sync_ends)
+@dataclass(frozen=True)
+class _Alike:
+    """Those calls of one rank that are put together with the other ranks'."""
+
+    which: slice | Bools
+    group: Ints
+    seq: Ints
+    arrival_ns: Ints
+
+    @classmethod
+    def of(cls, own: Recorded) -> _Alike | None:
+        """None where there is none."""
+        alike = is_matched(own.flags, own.group)
+        if not alike.any():
+            return None
+        which = slice(None) if alike.all() else alike
+        return cls(which, own.group[which], own.seq[which], own.arrival_ns[which])
 
 
-def _sync_ends(trace: RankTrace) -> Ints:
-    """When each backward had waited for its reductions."""
-    detail = trace.detail
-    blocked = (detail["kind"] == Kind.SPAN) & (detail["code"] == Phase.BLOCKED)
-    ends = detail["end_ns"][blocked].astype(np.int64)
-    return np.sort(ends[ends > 0])
-
-
-def _within_backward(columns: dict[str, Ints], sync_ends: Ints) -> Ints:
-    """Completions of buckets, none later than the end of their backward.
-
-    The callback that stamps a completion needs the interpreter's lock and may come after the thread
-    that waited has gone on.
-    """
-    completion = columns["completion_ns"]
-    if not len(sync_ends):
-        return completion
-    index = np.searchsorted(sync_ends, columns["arrival_ns"], "right")
-    has_end = (index < len(sync_ends)) & ((columns["flags"] & Flag.BUCKET) > 0)
-    latest = sync_ends[np.minimum(index, len(sync_ends) - 1)]
-    return np.where(has_end & (completion >= 0), np.minimum(completion, latest), completion)
-
-
-def _arrivals(columns: dict[str, Ints], group_sizes: Ints, places: Sequence[slice]) -> None:
-    """First, last and second-last arrival of each collective over the ranks, rank by rank."""
-    own = columns["arrival_ns"]
-    columns["first_arrival_ns"][:] = own
-    columns["last_arrival_ns"][:] = own
-    columns["last_rank"][:] = columns["rank"]
-    columns["caused_ns"][:] = 0
-    columns["complete"][:] = False
-    alike = is_matched(columns["flags"], columns["group"])
-    if not alike.any():
-        return
-    number, group = _numbers(columns["group"], columns["seq"], alike)
-    met = _Met.of(len(group))
-    for place in places:
-        which = slice(None) if alike[place].all() else alike[place]
-        if place.stop > place.start:
-            met.add(number[place][which], own[place][which], int(columns["rank"][place.start]))
-    met.second[:] = np.where(met.present > 1, met.last - met.second, 0)
-    complete = met.present == group_sizes[group]
-    for place in places:
-        which = slice(None) if alike[place].all() else alike[place]
-        at = number[place][which]
-        columns["first_arrival_ns"][place][which] = met.first[at]
-        columns["last_arrival_ns"][place][which] = met.last[at]
-        columns["last_rank"][place][which] = met.last_rank[at]
-        columns["caused_ns"][place][which] = met.second[at]
-        columns["complete"][place][which] = complete[at]
-
-
-def _numbers(group: Ints, seq: Ints, alike: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
+@dataclass(frozen=True)
+class _Numbering:
     """A small number for each (group, seq), and the group of each number."""
-    chosen = slice(None) if alike.all() else alike
-    of, numbered = group[chosen], seq[chosen]
-    count = int(of.max()) + 1
+
+    offset: Ints  # of each group, to add to the sequence number
+    group: Ints
+    sparse: Sequence[Ints] = ()  # of each part, where adding would leave too many gaps
+
+    def of(self, number: int, part: _Alike) -> Ints | slice:
+        """Of a part's calls: a slice where they are numbered one after the other."""
+        if self.sparse:
+            return self.sparse[number]
+        group, seq = part.group, part.seq
+        first, count = int(seq[0]), len(seq)
+        if int(seq[-1]) - first == count - 1 and (group == group[0]).all():
+            begin = first + int(self.offset[group[0]])
+            if (seq[1:] - seq[:-1] == 1).all():
+                return slice(begin, begin + count)
+        return np.asarray(self.offset[group] + seq)
+
+
+def _numbering(parts: Sequence[tuple[Ints, Ints]]) -> _Numbering:
+    count = max((1 + int(group.max()) for group, _ in parts), default=0)
     least, most = np.full(count, 2**62), np.full(count, -1)
-    np.minimum.at(least, of, numbered)
-    np.maximum.at(most, of, numbered)
+    for group, seq in parts:
+        if (group == group[0]).all():
+            least[group[0]] = min(least[group[0]], seq.min())
+            most[group[0]] = max(most[group[0]], seq.max())
+        else:
+            np.minimum.at(least, group, seq)
+            np.maximum.at(most, group, seq)
     extent = np.maximum(most - least + 1, 0)
-    if extent.sum() <= _SPARSE * len(group):
-        begins = np.concatenate([[0], np.cumsum(extent)[:-1]])
-        numbers = (begins - least)[group]
-        numbers += seq
-        return numbers, np.repeat(np.arange(count), extent)
-    pairs = np.stack([group, seq])
-    known, numbers = np.unique(pairs[:, alike], axis=1, return_inverse=True)
-    every = np.zeros(len(group), np.int64)
-    every[alike] = numbers.reshape(-1)
-    return every, known[0]
+    if extent.sum() <= _SPARSE * sum(len(seq) for _, seq in parts):
+        begins = np.cumsum(extent) - extent
+        return _Numbering(begins - least, np.repeat(np.arange(count), extent))
+    pairs = np.concatenate([np.stack(part) for part in parts], axis=1)
+    known, numbers = np.unique(pairs, axis=1, return_inverse=True)
+    ends = np.cumsum([len(seq) for _, seq in parts])
+    return _Numbering(np.empty(0, np.int64), known[0], np.split(numbers.reshape(-1), ends[:-1]))
 
 
 @dataclass(frozen=True)
@@ -203,89 +169,127 @@ class _Met:
     second: Ints
     last_rank: Ints
     present: Ints
+    caused: Ints  # last - second-last arrival, once all have been seen; likewise `complete`
+    complete: Bools
 
     @classmethod
     def of(cls, count: int) -> _Met:
         long_ago = np.full(count, -(2**62))
         return cls(
-            np.full(count, 2**62), long_ago, long_ago.copy(), np.zeros(count, np.int64),
-            np.zeros(count, np.int64),
+            np.full(count, 2**62), long_ago, long_ago.copy(), np.zeros(count, np.int32),
+            np.zeros(count, np.int32), np.zeros(count, np.int64), np.zeros(count, np.bool_),
         )  # fmt: skip
 
-    def add(self, at: Ints, arrival: Ints, rank: int) -> None:
+    def close(self, group_sizes: Ints) -> None:
+        self.caused[:] = np.where(self.present > 1, self.last - self.second, 0)
+        self.complete[:] = self.present == group_sizes
+
+    def told(self, name: str) -> npt.NDArray[Any]:
+        """A column of `Collectives`, by number."""
+        columns: dict[str, npt.NDArray[Any]] = {
+            "first_arrival_ns": self.first, "last_arrival_ns": self.last,
+            "last_rank": self.last_rank, "caused_ns": self.caused, "complete": self.complete,
+        }  # fmt: skip
+        return columns[name]
+
+    def add(self, at: Ints | slice, arrival: Ints, rank: int) -> None:
         """Those of one rank, which has each of its collectives once."""
         before = self.last[at]
-        is_last = arrival >= before
-        self.second[at] = np.where(is_last, before, np.maximum(self.second[at], arrival))
+        self.last_rank[at] = np.where(arrival >= before, rank, self.last_rank[at])
+        self.second[at] = np.maximum(self.second[at], np.minimum(before, arrival))
         self.last[at] = np.maximum(before, arrival)
-        self.last_rank[at] = np.where(is_last, rank, self.last_rank[at])
         self.first[at] = np.minimum(self.first[at], arrival)
         self.present[at] += 1
 
 
-def _pair_up(columns: dict[str, Ints], ranks: Sequence[RankTrace]) -> None:
+@dataclass(frozen=True)
+class _Messages:
+    """Sends and receives that met, by their rows."""
+
+    rows: Ints
+    first_ns: Ints
+    last_ns: Ints
+    last_rank: Ints
+
+    def within(self, place: slice, name: str) -> tuple[Ints, Ints]:
+        """Those of one rank: their rows among its own, and a column of `Collectives`, if told."""
+        told = {
+            "first_arrival_ns": self.first_ns, "last_arrival_ns": self.last_ns,
+            "last_rank": self.last_rank,
+        }  # fmt: skip
+        if name not in told:
+            return self.rows[:0], self.rows[:0]
+        own = slice(*np.searchsorted(self.rows, [place.start, place.stop]))
+        return self.rows[own] - place.start, told[name][own]
+
+
+def _pair_up(calls: Recorded, ranks: Sequence[RankTrace]) -> _Messages | None:
     """Arrivals of sends and receives: the n-th send to a peer meets its n-th receive.
 
     Where the two sides do not have equally many, as after thinning out, they are left apart.
     """
-    is_message = (columns["op"] == Op.SEND) | (columns["op"] == Op.RECV)
+    is_message = (calls.op == int(Op.SEND)) | (calls.op == int(Op.RECV))
     if not is_message.any():
-        return
+        return None
     peers = np.concatenate([_peers(trace) for trace in ranks])
-    is_message &= (peers != UNKNOWN) & ((columns["flags"] & int(Flag.FAILED)) == 0)
+    is_message &= (peers != UNKNOWN) & ((calls.flags & int(Flag.FAILED)) == 0)
     rows = np.flatnonzero(is_message)
     if not len(rows):
-        return
-    is_send = columns["op"][rows] == Op.SEND
-    source = np.where(is_send, columns["rank"][rows], peers[rows])
-    target = np.where(is_send, peers[rows], columns["rank"][rows])
-    keys = (columns["arrival_ns"][rows], is_send, target, source, columns["group"][rows])
-    order = np.lexsort(keys)
-    channel = np.stack([target, source, columns["group"][rows]])[:, order]
+        return None
+    is_send, rank, group = calls.op[rows] == int(Op.SEND), calls.rank[rows], calls.group[rows]
+    source = np.where(is_send, rank, peers[rows])
+    target = np.where(is_send, peers[rows], rank)
+    order = np.lexsort((calls.arrival_ns[rows], is_send, target, source, group))
+    channel = np.stack([target, source, group])[:, order]
     begins = np.flatnonzero((np.diff(channel, axis=1, prepend=-2) != 0).any(axis=0))
+    one, other = [rows[:0]], [rows[:0]]
     for messages in np.split(order, begins[1:]):
         receives, sends = rows[messages[~is_send[messages]]], rows[messages[is_send[messages]]]
         if len(receives) == len(sends):
-            _meet(columns, receives, sends)
+            one.append(receives)
+            other.append(sends)
+    return _met(calls, np.concatenate(one), np.concatenate(other))
 
 
-def _meet(columns: dict[str, Ints], one: Ints, other: Ints) -> None:
-    arrivals = np.stack([columns["arrival_ns"][one], columns["arrival_ns"][other]])
-    last = np.stack([columns["rank"][one], columns["rank"][other]])
-    last_rank = np.where(arrivals[1] > arrivals[0], last[1], last[0])
-    for rows in (one, other):
-        columns["first_arrival_ns"][rows] = arrivals.min(axis=0)
-        columns["last_arrival_ns"][rows] = arrivals.max(axis=0)
-        columns["last_rank"][rows] = last_rank
+def _met(calls: Recorded, one: Ints, other: Ints) -> _Messages:
+    arrivals = np.stack([calls.arrival_ns[one], calls.arrival_ns[other]])
+    last_rank = np.where(arrivals[1] > arrivals[0], calls.rank[other], calls.rank[one])
+    rows = np.concatenate([one, other])
+    order = np.argsort(rows)
+    first, last, last_rank = (
+        np.tile(each, 2)[order] for each in (arrivals.min(axis=0), arrivals.max(axis=0), last_rank)
+    )
+    return _Messages(rows[order], first, last, last_rank)
 
 
 def _peers(trace: RankTrace) -> Ints:
     """Global ranks of the sources and destinations of a rank's messages, UNKNOWN elsewhere."""
-    records = trace.detail[trace.detail["kind"] == Kind.COLLECTIVE]
+    records = trace.of_kind(Kind.COLLECTIVE)
     found = np.full(len(records), UNKNOWN, np.int64)
     for index, group in enumerate(trace.groups):
         members = np.array(group.ranks, np.int64)
-        inside = (records["group"] == index) & (records["flags"] & Flag.POINT_TO_POINT > 0)
+        inside = (records["group"] == index) & (records["flags"] & int(Flag.POINT_TO_POINT) > 0)
         inside &= (records["peer"] >= 0) & (records["peer"] < len(members))
         found[inside] = members[records["peer"][inside]]
     return found
 
 
-def _durations(own: dict[str, Ints]) -> None:
+def _durations(own: Recorded, last: Ints) -> tuple[Ints, Ints, Ints]:
     """wait, queue and transfer of each collective of one rank (gloo: two at once a group)."""
-    arrival, completion, last = own["arrival_ns"], own["completion_ns"], own["last_arrival_ns"]
-    known = (completion >= 0) & ((own["flags"] & int(Flag.FAILED | Flag.UNTIMED)) == 0)
-    wait = np.where(known, np.minimum(last, completion), last) - arrival
-    queue = np.zeros(len(arrival), np.int64)
-    for group in _groups(own["group"]):
-        rows = np.flatnonzero((own["group"] == group) & known)
-        seq = own["seq"][rows]
+    completion = own.completion_ns
+    known = (completion >= 0) & ((own.flags & int(Flag.FAILED | Flag.UNTIMED)) == 0)
+    wait = np.maximum(0, np.where(known, np.minimum(last, completion), last) - own.arrival_ns)
+    queue = np.zeros(len(last), np.int64)
+    groups = _groups(own.group)
+    for group in groups:
+        in_group = known if len(groups) == 1 else known & (own.group == group)
+        rows: Ints | slice = slice(None) if in_group.all() else np.flatnonzero(in_group)
+        seq = own.seq[rows]
         if (seq[1:] < seq[:-1]).any():
-            rows = rows[np.argsort(seq, kind="stable")]
+            rows = np.flatnonzero(in_group)
+            rows = rows[np.argsort(own.seq[rows], kind="stable")]
         queue[rows] = np.maximum(0, _second_largest_before(completion[rows]) - last[rows])
-    own["wait_ns"][:] = np.maximum(0, wait)
-    own["queue_ns"][:] = queue
-    own["transfer_ns"][:] = np.where(known, np.maximum(0, completion - last - queue), UNKNOWN)
+    return wait, queue, np.where(known, np.maximum(0, completion - last - queue), UNKNOWN)
 
 
 def _groups(numbers: Ints) -> Ints:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ddpdoctor.clocks import RankClock
 from ddpdoctor.events import Flag, Kind, Part
-from ddpdoctor.matching import UNKNOWN
+from ddpdoctor.recordedcalls import UNKNOWN
 from ddpdoctor.tracefile import RankTrace, Records
 
 Ints = npt.NDArray[np.int64]
@@ -25,7 +25,7 @@ def parts_of_steps(trace: RankTrace, step_records: Records) -> dict[str, Ints]:
     """Nanoseconds of each part in each step, at most the step itself; UNKNOWN if not measured."""
     numbers = step_records["step"].astype(np.int64)
     length = (step_records["end_ns"] - step_records["begin_ns"]).astype(np.int64)
-    records = trace.detail[trace.detail["kind"] == Kind.PART]
+    records = trace.of_kind(Kind.PART)
     columns: dict[str, Ints] = {}
     for part in STEP_PARTS:
         name = f"{part.label}_ns"
@@ -69,7 +69,7 @@ def _by_step(records: Records, numbers: Ints) -> Ints:
 
 def pause_columns(trace: RankTrace, clock: RankClock) -> dict[str, Ints]:
     """Long garbage collections, in the order of time."""
-    records = trace.detail[trace.detail["kind"] == Kind.PART]
+    records = trace.of_kind(Kind.PART)
     records = records[records["code"] == Part.GC_PAUSE]
     records = records[np.argsort(records["begin_ns"], kind="stable")]
     return {
@@ -86,12 +86,12 @@ def named_columns(trace: RankTrace, clock: RankClock, latest_ns: int) -> dict[st
 
     Of a record for many spans, `spent_ns` is less than the stretch of time that they lie in.
     """
-    records = trace.detail[trace.detail["kind"] == Kind.NAMED]
+    records = trace.of_kind(Kind.NAMED)
     records = records[np.argsort(records["begin_ns"], kind="stable")]
     begin = clock.to_common(records["begin_ns"])
     end = np.where(records["end_ns"] > 0, clock.to_common(records["end_ns"]), latest_ns)
     end = np.maximum(begin, end)
-    summed = (records["flags"] & Flag.SUMMED) > 0
+    summed = (records["flags"] & int(Flag.SUMMED)) > 0
     spent = np.minimum(records["nbytes"].astype(np.int64), end - begin)
     return {
         "rank": np.full(len(records), trace.info.rank),

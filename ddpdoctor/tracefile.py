@@ -11,9 +11,8 @@ import os
 import re
 import time
 from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -24,6 +23,7 @@ import numpy.typing as npt
 
 from ddpdoctor import events
 from ddpdoctor.baseline import NetworkBaseline, host_labels, read_baseline
+from ddpdoctor.columns import is_one_of
 from ddpdoctor.deliveries import Evaluated, LoaderEpoch, RandomStates, StreamedSamples
 from ddpdoctor.errors import BadTraceFile, NotARun
 from ddpdoctor.events import (
@@ -32,6 +32,7 @@ from ddpdoctor.events import (
     End,
     GroupInfo,
     HotLine,
+    Kind,
     LoaderInfo,
     Part,
     RankInfo,
@@ -48,6 +49,7 @@ from ddpdoctor.plausible import plausible
 from ddpdoctor.regular import opened
 from ddpdoctor.runfolders import attempt_folder, folders_around, newest_run, rank_files
 from ddpdoctor.schedule import Switch
+from ddpdoctor.threads import of_each
 
 Records = npt.NDArray[np.void]
 
@@ -55,7 +57,6 @@ MAX_REGION_BYTES: Final = 8 * 1024**3  # far above any budget; a lying header mu
 MAX_OFFSET: Final = 2**48
 READ_BYTES: Final = 1024 * 1024
 _RANK_IN_NAME: Final = re.compile(r"rank([0-9]{1,7})\.ddt$")
-READERS: Final = 2  # files at once: reading and checking records leaves the interpreter free
 READ_TRIES: Final = 5  # while a writer moves records, which takes it some 0.1 s
 READ_AGAIN_S: Final = 0.1
 _DTYPES: Final = {
@@ -127,6 +128,20 @@ class RankTrace:
     evaluated: tuple[Evaluated, ...] = ()
     process: Process | None = None  # device, limits and network; the header has the rest
 
+    @cached_property
+    def kind(self) -> npt.NDArray[np.uint8]:
+        """Of each record of `detail`; together, and not one in each record."""
+        return np.ascontiguousarray(self.detail["kind"])
+
+    def of_kind(self, *kinds: Kind) -> Records:
+        """The records of these kinds."""
+        return self.detail.take(np.flatnonzero(is_one_of(self.kind, *kinds)))
+
+    def rows_of(self, kind: Kind, code: int) -> npt.NDArray[np.intp]:
+        """Where the records of a kind and code are."""
+        rows = np.flatnonzero(self.kind == int(kind))
+        return np.asarray(rows[self.detail["code"][rows] == code])
+
     @property
     def came_through(self) -> bool:
         """Whether the rank came to its end: neither killed, nor ended by an error."""
@@ -152,12 +167,11 @@ def load_run(path: str | os.PathLike[str] | None = None) -> Run:
     folder = attempt_folder(Path(path) if path is not None else newest_run())
     read: list[tuple[Header, RankTrace]] = []
     errors: list[BadTraceFile] = []
-    with ThreadPoolExecutor(READERS) as readers:
-        for result in readers.map(_read_or_error, rank_files(folder)):
-            if isinstance(result, BadTraceFile):
-                errors.append(result)
-            else:
-                read.append(result)
+    for result in of_each(_read_or_error, list(rank_files(folder))):
+        if isinstance(result, BadTraceFile):
+            errors.append(result)
+        else:
+            read.append(result)
     if not read:
         raise errors[0] if errors else NotARun(f"{folder}: its rank files are gone")
     return _joined(folder, read, errors)
@@ -338,14 +352,17 @@ def _read_records(
         raise BadTraceFile(
             path, f"is truncated: it has {size} bytes, and its records go up to byte {end}"
         )
-    blocks: list[Records] = []
-    end = min(end, size)
-    for offset in range(region.offset, end, READ_BYTES):
-        raw = os.pread(fd, min(READ_BYTES, end - offset), offset)
-        if not any(raw):
+    count = max(0, min(end, size) - region.offset) // dtype.itemsize
+    records = np.empty(count, dtype)
+    raw = records.view(np.uint8)
+    filled = 0
+    while filled < len(raw):
+        block = raw[filled : filled + READ_BYTES]
+        got = os.preadv(fd, [block.data], region.offset + filled)
+        if not block[:got].any():
             break
-        blocks.append(np.frombuffer(raw[: len(raw) // dtype.itemsize * dtype.itemsize], dtype))
-    return np.concatenate(blocks) if blocks else np.empty(0, dtype)
+        filled += got
+    return records[: filled // dtype.itemsize]
 
 
 def _row_is_used(steps: Records) -> npt.NDArray[np.bool_]:
@@ -355,15 +372,25 @@ def _row_is_used(steps: Records) -> npt.NDArray[np.bool_]:
 def _merge(detail: Records, ring: Records) -> Records:
     """Detail and ring as one, each record once, by serial number."""
     detail, ring = _committed(detail), _committed(ring)
-    ring = ring[~np.isin(ring["commit"], detail["commit"])] if len(ring) else ring
+    if len(ring):
+        ring = ring[~_among(ring["commit"], detail["commit"])]
     records = np.concatenate([detail, ring]) if len(ring) else detail
-    commit = records["commit"]
+    commit = np.ascontiguousarray(records["commit"])
     if (commit[1:] > commit[:-1]).all():
         return records
     _, first = np.unique(commit, return_index=True)
-    return records[first]
+    return records.take(first)
+
+
+def _among(some: npt.NDArray[np.uint32], known: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
+    """As np.isin, which would sort all of those known; they are mostly sorted."""
+    known = np.ascontiguousarray(known)
+    if not len(known) or (known[1:] <= known[:-1]).any():
+        return np.isin(some, known)
+    place = np.minimum(np.searchsorted(known, some), len(known) - 1)
+    return np.asarray(known[place] == some)
 
 
 def _committed(records: Records) -> Records:
     committed = records["commit"] > 0
-    return records if committed.all() else records[committed]
+    return records if committed.all() else records.take(np.flatnonzero(committed))

@@ -13,7 +13,8 @@ from ddpdoctor.analysis import analyze
 from ddpdoctor.events import Flag, Kind, Op, Phase
 from ddpdoctor.factsfile import RecorderCost
 from ddpdoctor.matching import _second_largest_before
-from ddpdoctor.tables import _covering, _union, build_tables
+from ddpdoctor.tables import build_tables
+from ddpdoctor.tiling import covering, union
 from ddpdoctor.tracefile import RankTrace, Run
 from tests.builders import MS, START_NS, StepTimes, simulate, with_ranks
 
@@ -267,13 +268,13 @@ def test_a_union_covers_the_same_moments_without_overlap(pairs: list[tuple[int, 
     begin = np.array([b for b, _ in pairs], np.int64)
     end = np.array([b + length for b, length in pairs], np.int64)
 
-    union_begin, union_end = _union(begin, end)
+    union_begin, union_end = union(begin, end)
 
     covered = {t for b, length in pairs for t in range(b, b + length)}
     found = [t for b, e in zip(union_begin, union_end, strict=True) for t in range(b, e)]
     assert sorted(covered) == found
     moments = np.arange(90)
-    assert set(np.flatnonzero(_covering(union_begin, union_end, moments)[0])) == covered
+    assert set(np.flatnonzero(covering(union_begin, union_end, moments)[0])) == covered
 
 
 def test_no_step_at_all_is_no_crash() -> None:

@@ -9,7 +9,7 @@ from statistics import mean
 import numpy as np
 import pandas as pd
 
-from ddpdoctor.analysis.arrivals import hot_lines, late_arrivals_of
+from ddpdoctor.analysis.arrivals import late_arrivals_of
 from ddpdoctor.analysis.delays import delays_of
 from ddpdoctor.analysis.early_end import early_end, waited_in_vain
 from ddpdoctor.analysis.efficiency import efficiency
@@ -17,17 +17,17 @@ from ddpdoctor.analysis.ending import mixed_collectives, stuck_collectives, unfi
 from ddpdoctor.analysis.extras import step_calls
 from ddpdoctor.analysis.frontier import frontier
 from ddpdoctor.analysis.gain import gains
+from ddpdoctor.analysis.hotlines import HotLines
 from ddpdoctor.analysis.link import fit_link
 from ddpdoctor.analysis.model import Analysis, LateArrivals, PhaseTimes, RankStats, StepRange
 from ddpdoctor.analysis.named import named_times
+from ddpdoctor.analysis.phasetimes import phase_times
 from ddpdoctor.analysis.replicas import model_groups
-from ddpdoctor.analysis.spent import rows_of
 from ddpdoctor.analysis.stepcalls import calls_of_steps
-from ddpdoctor.analysis.stepwise import stepwise
+from ddpdoctor.analysis.stepwise import steps_of_all, stepwise
 from ddpdoctor.analysis.waiting import causes_of_waiting
 from ddpdoctor.events import RankInfo
-from ddpdoctor.parts import STEP_PARTS
-from ddpdoctor.tables import STEP_PHASES, Tables, build_tables
+from ddpdoctor.tables import build_tables
 from ddpdoctor.tracefile import RankTrace, Run
 
 __all__ = ["Analysis", "analyze"]
@@ -44,14 +44,14 @@ def analyze(run: Run) -> Analysis:
     run = replace(run, ranks=tuple(sorted(run.ranks, key=lambda trace: trace.info.rank)))
     tables = build_tables(run)
     steps = _counted_steps(tables.steps)
-    counted = _within(tables.steps, steps)
+    times_of = phase_times(tables.steps, steps, split=tables.clock.comparable)
     judged = tables.clock.comparable and steps.counted > 0
     by_step = stepwise(tables, steps)
     delays = delays_of(tables, by_step) if judged else None
-    late = late_arrivals_of(delays, hot_lines(run)) if delays is not None else {}
+    late = late_arrivals_of(delays, HotLines.of(run)) if delays is not None else {}
     size = run.info.world_size
     link = fit_link(tables, steps, size, run.info.backend, run.network) if judged else None
-    ranks = tuple(_stats(trace.info, counted, tables, late) for trace in run.ranks)
+    ranks = tuple(_stats(trace.info, times_of, late) for trace in run.ranks)
     times = [stats.times for stats in ranks if stats.times is not None]
     analysis = Analysis(
         run,
@@ -65,7 +65,7 @@ def analyze(run: Run) -> Analysis:
         waited_in_vain(run),
         unfinished(run),
         _recorder_cost(run.ranks),
-        named_times(run, tables, counted),
+        named_times(run, tables, steps),
         model_groups(run),
         causes_of_waiting(run, tables, by_step, delays, _mean_step_ms(times)),
         frontier(by_step),
@@ -91,54 +91,20 @@ def _with_calls(analysis: Analysis) -> Analysis:
 
 
 def _stats(
-    info: RankInfo, counted: pd.DataFrame, tables: Tables, late: dict[int, LateArrivals]
+    info: RankInfo, times_of: dict[int, tuple[int, PhaseTimes]], late: dict[int, LateArrivals]
 ) -> RankStats:
-    own = rows_of(counted, info.rank)
-    times = _phase_times(own, tables) if len(own) else None
-    return RankStats(info.rank, info.host, len(own), times, late.get(info.rank))
+    steps, times = times_of.get(info.rank, (0, None))
+    return RankStats(info.rank, info.host, steps, times, late.get(info.rank))
 
 
 def _counted_steps(steps: pd.DataFrame) -> StepRange:
     """Steps that every rank recorded, aligned by their synchronised backward, less the warm-up."""
-    ranks = steps["rank"].nunique()
-    seen = steps.groupby("sync")["rank"].nunique()
-    common = np.sort(seen.index[seen == ranks].to_numpy())
+    common = steps_of_all(steps["rank"].to_numpy(np.int64), steps["sync"].to_numpy(np.int64))
     if not len(common):
         return StepRange(0, 0, 0, -1)
     warmup = min(WARMUP_MOST, max(WARMUP_LEAST, int(len(common) * WARMUP_SHARE)))
     warmup = min(warmup, len(common) - 1)
     return StepRange(warmup, len(common) - warmup, int(common[warmup]), int(common[-1]))
-
-
-def _within(steps: pd.DataFrame, counted: StepRange) -> pd.DataFrame:
-    return steps[steps["sync"].between(counted.first_sync, counted.last_sync)]
-
-
-def _phase_times(steps: pd.DataFrame, tables: Tables) -> PhaseTimes:
-    def mean_ms(column: str) -> float:
-        return float(steps[column].mean()) / _NS_PER_MS
-
-    overlapped = steps["overlapped_ns"][steps["overlapped_ns"] >= 0]
-    spent = {phase.label: mean_ms(f"{phase.label}_ns") for phase in STEP_PHASES}
-    split = tables.clock.comparable
-    return PhaseTimes(
-        input_ms=spent["input"],
-        forward_ms=spent["forward"],
-        backward_ms=spent["backward"],
-        blocked_ms=spent["wait"] + spent["transfer"],
-        wait_ms=spent["wait"] if split else None,
-        transfer_ms=spent["transfer"] if split else None,
-        optimizer_ms=spent["optimizer"],
-        between_ms=spent["between"],
-        step_ms=mean_ms("step_ns"),
-        overlapped_ms=float(overlapped.mean()) / _NS_PER_MS if split and len(overlapped) else None,
-        **{f"{part.label}_ms": _part_ms(steps[f"{part.label}_ns"]) for part in STEP_PARTS},
-    )
-
-
-def _part_ms(column: pd.Series[int]) -> float | None:
-    """Not measured is UNKNOWN in all of a rank's steps."""
-    return float(column.mean()) / _NS_PER_MS if (column >= 0).all() else None
 
 
 def _is_cost_of_a_step(analysis: Analysis) -> bool:

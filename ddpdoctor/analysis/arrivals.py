@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from ddpdoctor.analysis.delays import Delays, delays_in
+from ddpdoctor.analysis.hotlines import HotLines
 from ddpdoctor.analysis.model import LateArrivals, PhaseExcess, StepRange
 from ddpdoctor.analysis.stepwise import LOCAL_PHASES, over_others
-from ddpdoctor.events import HotLine, Phase, Site
-from ddpdoctor.findings import Location
 from ddpdoctor.tables import Tables
 from ddpdoctor.tracefile import Run
 
+Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
-HotLines = Mapping[int, tuple[HotLine, ...]]
 
 __all__ = [
     "LOCAL_PHASES",
     "excesses",
-    "hot_lines",
     "late_arrivals",
     "late_arrivals_of",
     "shares_of",
@@ -33,39 +30,46 @@ __all__ = [
 def late_arrivals(run: Run, tables: Tables, steps: StepRange) -> dict[int, LateArrivals]:
     """Per rank; empty where a job has one rank or no collective that all of them reached."""
     delays = delays_in(tables, steps)
-    return late_arrivals_of(delays, hot_lines(run)) if delays is not None else {}
-
-
-def hot_lines(run: Run) -> dict[int, tuple[HotLine, ...]]:
-    return {trace.info.rank: trace.hot_lines for trace in run.ranks}
+    return late_arrivals_of(delays, HotLines.of(run)) if delays is not None else {}
 
 
 def late_arrivals_of(
     delays: Delays, hot: HotLines, counts: Bools | None = None
 ) -> dict[int, LateArrivals]:
     """Per rank; only the steps that count may have a last rank, all where not said."""
-    every = np.ones(len(delays.last), np.bool_)
     more_queued = over_others(delays.steps.queued_ms)
+    steps = np.arange(len(delays.last)) if counts is None else np.flatnonzero(counts)
+    order = steps[np.argsort(delays.last[steps], kind="stable")]
+    rows = np.arange(len(delays.steps.ranks) + 1)
+    begins = np.searchsorted(delays.last[order], rows).tolist()
     return {
-        int(rank): _of_rank(row, delays, counts if counts is not None else every, more_queued, hot)
+        int(rank): _of_rank(row, delays, order[begins[row] : begins[row + 1]], more_queued, hot)
         for row, rank in enumerate(delays.steps.ranks)
     }
 
 
 def _of_rank(
-    row: int, delays: Delays, counts: Bools, more_queued: Floats, hot: HotLines
+    row: int, delays: Delays, was_last: Ints, more_queued: Floats, hot: HotLines
 ) -> LateArrivals:
-    was_last = (delays.last == row) & counts
-    caused = np.where(was_last, delays.caused_ms, 0.0)
+    """`was_last`: the steps in which it was."""
+    steps = len(delays.last)
+    caused = delays.caused_ms[was_last]
     late_ms = _mean(delays.lateness_ms[row, was_last])
     return LateArrivals(
-        float(was_last.mean()),
-        float(caused.mean()),
-        float(np.median(caused)),
+        len(was_last) / steps,
+        float(caused.sum()) / steps,
+        _median_of(caused, steps),
         late_ms,
         max(0.0, _mean(more_queued[row, was_last])),
         excesses(delays, row, was_last, late_ms, hot),
     )
+
+
+def _median_of(values: Floats, count: int) -> float:
+    """Of so many numbers, of which these are all that are not 0."""
+    if 2 * len(values) < count:
+        return 0.0
+    return float(np.median(np.append(values, np.zeros(count - len(values)))))
 
 
 def _mean(values: Floats) -> float:
@@ -73,10 +77,11 @@ def _mean(values: Floats) -> float:
 
 
 def excesses(
-    delays: Delays, row: int, when: Bools, late_ms: float, hot: HotLines
+    delays: Delays, row: int, when: Bools | Ints, late_ms: float, hot: HotLines
 ) -> tuple[PhaseExcess, ...]:
     """Each phase's share of a lateness of one rank in these steps, largest first."""
-    more = delays.more_ms[:, row, when].mean(axis=1) if when.any() else np.zeros(len(LOCAL_PHASES))
+    more = delays.more_ms[:, row, when]
+    more = more.mean(axis=1) if more.size else np.zeros(len(LOCAL_PHASES))
     return shares_of(more, (int(delays.steps.ranks[row]),), late_ms, hot)
 
 
@@ -86,34 +91,7 @@ def shares_of(
     """From what each of LOCAL_PHASES takes longer on these ranks than on the others."""
     found = []
     for phase, excess_ms in zip(LOCAL_PHASES, more_ms.tolist(), strict=True):
-        samples, where = _seen(phase, ranks, hot)
+        samples, where = hot.beyond_others(phase, ranks)
         coverage = excess_ms / late_ms if late_ms > 0 else 0.0
         found.append(PhaseExcess(phase, excess_ms, coverage, samples, where))
     return tuple(sorted(found, key=lambda excess: -excess.excess_ms))
-
-
-def _seen(phase: Phase, ranks: Sequence[int], hot: HotLines) -> tuple[int, Location | None]:
-    """Stack samples of the first of these ranks beyond the other ranks', and its line of most."""
-    if not ranks:
-        return 0, None
-    rank = ranks[0]
-    own = _samples(hot.get(rank, ()), phase)
-    others = [_samples(lines, phase) for other, lines in hot.items() if other not in ranks]
-    more: Counter[Site] = Counter()
-    for site, samples in own.items():
-        more[site] = samples - int(np.median([other[site] for other in others] or [0]))
-    total = own.total() - int(np.median([other.total() for other in others] or [0]))
-    top = more.most_common(1)
-    where = None
-    if top and top[0][1] > 0:
-        site = top[0][0]
-        where = Location(rank, site.file, site.line, site.function)
-    return max(0, total), where
-
-
-def _samples(lines: tuple[HotLine, ...], phase: Phase) -> Counter[Site]:
-    counts: Counter[Site] = Counter()
-    for line in lines:
-        if line.phase is phase:
-            counts[line.site] += line.samples
-    return counts

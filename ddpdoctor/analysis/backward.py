@@ -11,13 +11,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from ddpdoctor.analysis.model import Analysis
+from ddpdoctor.analysis.numbered import CallsOfRanks
+from ddpdoctor.analysis.spent import ByRank
 from ddpdoctor.events import Flag
 from ddpdoctor.modelevents import GradientTimes
 from ddpdoctor.tracefile import RankTrace
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 COVERS = 0.8  # of what the rank loses in its backward lies in one stretch; else none is named
 _US_PER_MS = 1e3
@@ -94,18 +99,15 @@ def _names(trace: RankTrace, keys: set[tuple[int, int]]) -> dict[int, str]:
 
 
 def _by_buckets(run: Analysis, rank: int) -> BackwardPlace | None:
-    table = run.tables.collectives
-    table = table[(table["flags"] & int(Flag.BUCKET)) > 0]
-    table = table[table["complete"] & (table["bucket"] >= 0)]
-    steps = run.tables.steps[["rank", "step", "sync"]].rename(columns={"sync": "step_sync"})
-    own = table[table["rank"] == rank].merge(steps, on=["rank", "step"])
-    own = own[own["step_sync"].between(run.steps.first_sync, run.steps.last_sync)]
-    same = table.merge(own[["group", "seq"]].drop_duplicates(), on=["group", "seq"])
-    others = same[same["rank"] != rank].groupby(["group", "seq"])["arrival_ns"].median()
-    late = own["arrival_ns"].to_numpy() - others.reindex(
-        list(zip(own["group"], own["seq"], strict=True))
-    ).to_numpy(np.float64)
-    by_bucket = own.assign(late=late / _NS_PER_MS).groupby("bucket")["late"].median()
+    calls = CallsOfRanks(run.tables, "step", "flags", "bucket", "arrival_ns")
+    numbered, (step, flags, bucket, arrival) = calls.of(rank)
+    complete = run.tables.calls.of_rank(rank)["complete"].to_numpy()
+    known = _is_bucket(flags, bucket) & complete & _is_counted(run, rank, step)
+    kept = known[numbered.rows]
+    keys, rows = numbered.keys[kept], numbered.rows[kept]
+    others = _usual_arrival(run, calls, rank, keys)
+    late = pd.Series((arrival[rows] - others) / _NS_PER_MS)
+    by_bucket = late.groupby(bucket[rows]).median()
     if len(by_bucket) < 2:
         return None
     more = np.diff(by_bucket.to_numpy(np.float64), prepend=0.0)
@@ -113,3 +115,32 @@ def _by_buckets(run: Analysis, rank: int) -> BackwardPlace | None:
     if more[worst] <= 0 or more[worst] < COVERS * float(more[more > 0].sum()):
         return None
     return BackwardPlace(float(more[worst]), bucket=int(by_bucket.index[worst]))
+
+
+def _is_bucket(flags: Ints, bucket: Ints) -> Bools:
+    return np.asarray(((flags & int(Flag.BUCKET)) > 0) & (bucket >= 0))
+
+
+def _is_counted(run: Analysis, rank: int, step: Ints) -> Bools:
+    number, sync = ByRank(run.tables.steps, "step", "sync").of(rank)
+    counted = (sync >= run.steps.first_sync) & (sync <= run.steps.last_sync)
+    return np.isin(step, number[counted])
+
+
+def _usual_arrival(run: Analysis, calls: CallsOfRanks, rank: int, keys: Ints) -> Floats:
+    """The median of the other ranks at each of these calls; NaN where there is none."""
+    arrivals = []
+    for other in run.tables.steps["rank"].unique().tolist():
+        if other != rank:
+            numbered, (*_, flags, bucket, arrival) = calls.of(other)
+            rows, found = numbered.find(keys)
+            found &= _is_bucket(flags[rows], bucket[rows]) if len(flags) else False
+            if found.any():
+                arrivals.append(np.where(found, arrival[rows], np.nan))
+    if not arrivals:
+        return np.full(len(keys), np.nan)
+    ordered = np.sort(np.stack(arrivals, axis=1), axis=1)  # NaN last
+    count = np.isfinite(ordered).sum(axis=1)
+    at = np.arange(len(keys))
+    middle = ordered[at, np.maximum(0, (count - 1) // 2)] / 2 + ordered[at, count // 2] / 2
+    return np.where(count > 0, middle, np.nan)

@@ -15,17 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpdoctor.analysis.model import StepRange
-from ddpdoctor.analysis.spent import rows_of, spent_until
+from ddpdoctor.analysis.numbered import CallsOfRanks
+from ddpdoctor.analysis.spent import ByRank, Moments, spent_before, spent_until
 from ddpdoctor.analysis.stepwise import LOCAL_PHASES, Stepwise, over_others, stepwise
 from ddpdoctor.events import Phase
-from ddpdoctor.matching import is_matched
 from ddpdoctor.tables import Tables
+from ddpdoctor.threads import of_each
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 HELD_EXPLAINS = 0.5  # of a lateness; with half of it spent held up, the rank's work is not slow
+_NEVER = -(2**62)
 _NS_PER_MS = 1e6
 
 
@@ -113,18 +115,29 @@ def delays_of(tables: Tables, steps: Stepwise) -> Delays | None:
         place = np.searchsorted(reached, every.step)
         every = Arrivals(place, every.ns)
     arrivals = every.ns[:, chosen]
-    ordered = np.sort(arrivals, axis=0)
-    together = [_together_before(tables, int(r), steps.syncs) for r in steps.ranks]
-    rows = list(zip(steps.ranks.tolist(), together, arrivals, strict=True))
-    own = np.stack([_own_times(tables, *row) for row in rows], axis=1)
+    first, second, last = _extremes(arrivals)
+    segments = ByRank(tables.segments, "begin_ns", "end_ns", "phase")
+    own_steps = ByRank(tables.steps, "sync", "begin_ns", "end_ns")
+    pauses = ByRank(tables.pauses, "begin_ns", "end_ns")
+    own = np.empty((len(LOCAL_PHASES), *arrivals.shape))
+    paused = np.empty(arrivals.shape)
+
+    def fill(row: int) -> None:
+        rank = int(steps.ranks[row])
+        stretches = segments.of(rank)
+        together = _together_before(stretches, own_steps.of(rank), steps.syncs)
+        own[:, row] = _own_times(stretches, together, arrivals[row])
+        paused[row] = _paused(pauses.of(rank), together, arrivals[row])
+
+    of_each(fill, range(len(steps.ranks)))
     return Delays(
         steps,
         every,
         len(arrivals) - 1 - arrivals[::-1].argmax(axis=0),
-        (ordered[-1] - ordered[-2]) / _NS_PER_MS,
-        (arrivals - ordered[0]) / _NS_PER_MS,
+        (last - second) / _NS_PER_MS,
+        (arrivals - first) / _NS_PER_MS,
         own / _NS_PER_MS,
-        np.stack([_pauses(tables, *row) for row in rows]) / _NS_PER_MS,
+        paused / _NS_PER_MS,
     )
 
 
@@ -138,81 +151,94 @@ def _only(steps: Stepwise, which: Ints) -> Stepwise:
 
 def _arrivals(tables: Tables, steps: Stepwise) -> Arrivals:
     """Only collectives to which every rank came that recorded steps, in steps of `steps`."""
-    table = tables.collectives
-    table = table[is_matched(table["flags"], table["group"]) & table["rank"].isin(steps.ranks)]
-    table = table.drop_duplicates(["rank", "group", "seq"])
-    present = table.groupby(["group", "seq"])["rank"].transform("size").to_numpy()
-    table = table[present == len(steps.ranks)].sort_values(["group", "seq", "rank"])
-    shape = (-1, len(steps.ranks))
-    ns = table["arrival_ns"].to_numpy(np.int64).reshape(shape).T
-    first_step = table["step"].to_numpy(np.int64).reshape(shape)[:, 0]
-    index = _index_of_step(tables, steps, first_step)
-    order = np.lexsort((ns[0], index))
+    calls = CallsOfRanks(tables, "step", "arrival_ns")
+    first, (step, arrival) = calls.of(int(steps.ranks[0]))
+    index = _index_of_step(tables, steps, step[first.rows])
+    order = np.lexsort((arrival[first.rows], index))
     order = order[index[order] >= 0]
-    return Arrivals(index[order], ns[:, order])
+    wanted, index = first.keys[order], index[order]
+    ns = np.empty((len(steps.ranks), len(wanted)), np.int64)
+    present = np.ones(len(wanted), np.bool_)
+    own, rows = first, first.rows[order]
+    for row, rank in enumerate(steps.ranks.tolist()):
+        before, (own, (_, arrival)) = own, calls.of(rank)
+        if own is not before:
+            rows, found = own.find(wanted)
+            present &= found
+        ns[row] = arrival[rows] if len(arrival) else 0
+    return Arrivals(index, ns) if present.all() else Arrivals(index[present], ns[:, present])
 
 
 def _index_of_step(tables: Tables, steps: Stepwise, numbers: Ints) -> Ints:
     """Place among the counted steps of these step numbers of the first rank; -1 for others."""
-    own = rows_of(tables.steps, int(steps.ranks[0])).drop_duplicates("step")
-    sync = own.set_index("step")["sync"].reindex(numbers).fillna(-1).to_numpy(np.int64)
-    if not len(steps.syncs):
+    (step, sync) = ByRank(tables.steps, "step", "sync").of(int(steps.ranks[0]))
+    known, first = np.unique(step, return_index=True)
+    if not len(steps.syncs) or not len(known):
         return np.full(len(numbers), -1)
-    place = np.minimum(np.searchsorted(steps.syncs, sync), len(steps.syncs) - 1)
-    return np.where(steps.syncs[place] == sync, place, -1)
+    place = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
+    of_call = np.where(known[place] == numbers, sync[first][place], -1)
+    place = np.minimum(np.searchsorted(steps.syncs, of_call), len(steps.syncs) - 1)
+    return np.where(steps.syncs[place] == of_call, place, -1)
 
 
 def _longest(every: Arrivals) -> tuple[Ints, Ints]:
     """The steps with a collective, and of each the one with the longest delay; first of equals."""
     if not every.ns.shape[1]:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    ordered = np.sort(every.ns, axis=0)
-    caused = ordered[-1] - ordered[-2]
-    order = np.lexsort((ordered[0], -caused, every.step))
+    earliest, second, last = _extremes(every.ns)
+    order = np.lexsort((earliest, second - last, every.step))
     reached, first = np.unique(every.step[order], return_index=True)
     return reached, order[first]
 
 
-def _own_times(tables: Tables, rank: int, together: Ints, arrival: Ints) -> Floats:
+def _extremes(ns: Ints) -> tuple[Ints, Ints, Ints]:
+    """The first, second-last and last arrival of each collective, of (rank, collective)."""
+    first, second, last = ns[0].copy(), np.full(ns.shape[1], _NEVER), ns[0].copy()
+    for own in ns[1:]:
+        np.minimum(first, own, out=first)
+        np.maximum(second, np.minimum(last, own), out=second)
+        np.maximum(last, own, out=last)
+    return first, second, last
+
+
+def _own_times(segments: list[Ints], together: Ints, arrival: Ints) -> Ints:
     """Nanoseconds in each local phase from the last sync point to the arrival; (phases, steps)."""
-    begin, end, phase = _segments(tables, rank)
-    rows = [
-        spent_until(begin, end, phase == wanted, arrival)
-        - spent_until(begin, end, phase == wanted, together)
-        for wanted in LOCAL_PHASES
-    ]
-    return np.array(rows, np.float64)
-
-
-def _pauses(tables: Tables, rank: int, together: Ints, arrival: Ints) -> Floats:
-    own = rows_of(tables.pauses, rank)
-    begin, end = own["begin_ns"].to_numpy(np.int64), own["end_ns"].to_numpy(np.int64)
+    begin, end, phase = segments
     if not len(begin):
-        return np.zeros(len(arrival))
+        return np.zeros((len(LOCAL_PHASES), len(arrival)), np.int64)
+    until, since = Moments.of(begin, end, arrival), Moments.of(begin, end, together)
+    rows = []
+    for wanted in LOCAL_PHASES:
+        inside = phase == wanted
+        before = spent_before(begin, end, inside)
+        rows.append(until.spent(before, inside) - since.spent(before, inside))
+    return np.array(rows)
+
+
+def _paused(pauses: list[Ints], together: Ints, arrival: Ints) -> Ints:
+    begin, end = pauses
+    if not len(begin):
+        return np.zeros(len(arrival), np.int64)
     every = np.ones(len(begin), np.bool_)
-    until = spent_until(begin, end, every, arrival) - spent_until(begin, end, every, together)
-    return until.astype(np.float64)
+    return spent_until(begin, end, every, arrival) - spent_until(begin, end, every, together)
 
 
-def _segments(tables: Tables, rank: int) -> tuple[Ints, Ints, Ints]:
-    own = rows_of(tables.segments, rank)
-    begin, end = own["begin_ns"].to_numpy(np.int64), own["end_ns"].to_numpy(np.int64)
-    return begin, end, own["phase"].to_numpy(np.int64)
-
-
-def _together_before(tables: Tables, rank: int, syncs: Ints) -> Ints:
+def _together_before(segments: list[Ints], steps: list[Ints], syncs: Ints) -> Ints:
     """The last moment before each step at which the rank had waited for the others.
 
     Where the step before was not kept in detail, the step's own begin stands for it.
     """
-    _, end, phase = _segments(tables, rank)
+    _, end, phase = segments
     sync_points = end[phase == Phase.TRANSFER]
-    own = rows_of(tables.steps, rank).drop_duplicates("sync")
-    follows = own["begin_ns"].to_numpy(np.int64)[1:] == own["end_ns"].to_numpy(np.int64)[:-1]
-    own = own.assign(follows=np.concatenate([[False], follows])[: len(own)]).set_index("sync")
-    begins = own["begin_ns"].reindex(syncs).to_numpy(np.int64)
+    sync, begin_ns, end_ns = steps
+    known, first = np.unique(sync, return_index=True)
+    kept = np.sort(first)  # a step may be there twice
+    begins, ends = begin_ns[kept], end_ns[kept]
+    follows = np.concatenate([[False], begins[1:] == ends[:-1]])
+    place = np.searchsorted(kept, first[np.searchsorted(known, syncs)])
+    begins = begins[place]
     if not len(sync_points):
         return begins
     index = np.searchsorted(sync_points, begins, "right") - 1
-    is_near = own["follows"].reindex(syncs).to_numpy(np.bool_) & (index >= 0)
+    is_near = follows[place] & (index >= 0)
     return np.where(is_near, sync_points[np.maximum(index, 0)], begins)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from ddpdoctor.analysis.model import MixedCall, MixedCollective, StuckCollective
 from ddpdoctor.events import Flag, Op
-from ddpdoctor.matching import is_matched
+from ddpdoctor.recordedcalls import is_matched
 from ddpdoctor.tables import Tables
 from ddpdoctor.tracefile import Run
 from ddpdoctor.wording import rank_list
+
+Ints = npt.NDArray[np.int64]
 
 
 def unfinished(run: Run) -> tuple[str, ...]:
@@ -36,11 +42,15 @@ def unfinished(run: Run) -> tuple[str, ...]:
 def stuck_collectives(run: Run, tables: Tables) -> tuple[StuckCollective, ...]:
     """The first of each group that some ranks stand in; those behind it are its consequence."""
     still_open = [trace.info.rank for trace in run.ranks if not trace.closed]
-    pending = tables.collectives[
-        (tables.collectives["completion_ns"] < 0) & ~tables.collectives["complete"]
-    ]
-    pending = pending[pending["rank"].isin(still_open)]
-    pending = pending[is_matched(pending["flags"], pending["group"])]
+    if not still_open:
+        return ()
+    rank, flags, group, completion = tables.calls.recorded(
+        "rank", "flags", "group", "completion_ns"
+    )
+    pending = tables.calls.where(
+        (completion < 0) & is_matched(flags, group) & np.isin(rank, still_open)
+    )
+    pending = pending[~pending["complete"]]
     found = []
     for _, of_group in pending.groupby("group"):
         stuck = _stuck(tables, of_group[of_group["seq"] == of_group["seq"].min()])
@@ -59,19 +69,40 @@ def mixed_collectives(run: Run, tables: Tables) -> tuple[MixedCollective, ...]:
     broadcast waits for nobody.
     """
     caught = [trace.info.rank for trace in run.ranks if not trace.came_through]
-    calls = tables.collectives[is_matched(tables.collectives["flags"], tables.collectives["group"])]
     found = []
-    for _, of_group in calls[calls["rank"].isin(caught)].groupby("group"):
-        last = of_group.groupby("rank")["seq"].max()
-        seq = int(last.min())
-        calls_there = of_group[of_group["seq"] == seq].drop_duplicates("rank")
-        still = calls_there[calls_there["rank"].isin(last.index[last == seq])]
+    for rows in _by_group(tables, caught):
+        rank, seq = (column[rows] for column in tables.calls.recorded("rank", "seq"))
+        ranks, first = np.unique(rank, return_index=True)
+        last = np.maximum.reduceat(seq, first)
+        least = int(last.min())
+        calls_there = _taken(tables, rows[seq == least]).drop_duplicates("rank")
+        still = calls_there[calls_there["rank"].isin(ranks[last == least])]
         if len(calls_there) < len(last) or (still["completion_ns"] >= 0).any():
             continue
         parties = tuple(_parties(run, calls_there))
         if len(parties) > 1:
-            found.append(MixedCollective(seq, parties))
+            found.append(MixedCollective(least, parties))
     return tuple(found)
+
+
+def _taken(tables: Tables, rows: Ints) -> pd.DataFrame:
+    names = ("rank", "op", "nbytes", "site", "completion_ns")
+    columns = zip(names, tables.calls.recorded(*names), strict=True)
+    return pd.DataFrame({name: column[rows] for name, column in columns})
+
+
+def _by_group(tables: Tables, ranks: list[int]) -> Iterator[Ints]:
+    """The matched calls of these ranks, group by group, as rows in their order."""
+    if not ranks:
+        return
+    rank, flags, group = tables.calls.recorded("rank", "flags", "group")
+    chosen = is_matched(flags, group) & np.isin(rank, ranks)
+    rows = np.flatnonzero(chosen)
+    group = group[rows]
+    if len(group) and (group != group[0]).any():
+        order = np.argsort(group, kind="stable")
+        rows, group = rows[order], group[order]
+    yield from np.split(rows, np.flatnonzero(group[1:] != group[:-1]) + 1) if len(rows) else ()
 
 
 def _parties(run: Run, calls: pd.DataFrame) -> list[MixedCall]:
@@ -90,18 +121,19 @@ def _parties(run: Run, calls: pd.DataFrame) -> list[MixedCall]:
 
 def _stuck(tables: Tables, waiting: pd.DataFrame) -> StuckCollective:
     seq = int(waiting["seq"].iloc[0])
-    of_group = tables.collectives[tables.collectives["group"] == waiting["group"].iloc[0]]
-    numbered = (of_group["flags"] & int(Flag.POINT_TO_POINT)) == 0
-    same = of_group[numbered & (of_group["seq"] == seq)]
-    there = _ranks(same)
+    rank, flags, group, number = tables.calls.recorded("rank", "flags", "group", "seq")
+    of_group = group == waiting["group"].iloc[0]
+    same = of_group & (number == seq) & ((flags & int(Flag.POINT_TO_POINT)) == 0)
+    failed = same & ((flags & int(Flag.FAILED)) > 0)
+    there = set(_each(rank[same]))
     return StuckCollective(
         Op(int(waiting["op"].iloc[0])).label,
         seq,
-        tuple(_ranks(waiting)),
-        tuple(rank for rank in _ranks(of_group) if rank not in there),
-        tuple(_ranks(same[(same["flags"] & int(Flag.FAILED)) > 0])),
+        tuple(_each(waiting["rank"].to_numpy())),
+        tuple(each for each in _each(rank[of_group]) if each not in there),
+        tuple(_each(rank[failed])),
     )
 
 
-def _ranks(calls: pd.DataFrame) -> list[int]:
-    return sorted(int(rank) for rank in calls["rank"].unique())
+def _each(ranks: Ints) -> list[int]:
+    return [int(rank) for rank in np.unique(ranks)]

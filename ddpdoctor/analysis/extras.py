@@ -21,6 +21,9 @@ from ddpdoctor.tracefile import Run
 
 MOST_EXTRAS: Final = 16  # lines and operations; the dearest
 _MAP_ITEM: Final = 4  # bytes a parameter in the map of find_unused_parameters
+_OF_CALLS: Final = (
+    "rank", "step", "op", "site", "nbytes", "arrival_ns", "wait_ns", "transfer_ns",
+)  # fmt: skip
 _NS_PER_MS: Final = 1e6
 Ints = npt.NDArray[np.int64]
 
@@ -69,12 +72,15 @@ def _extras(
 
 def _sums(tables: Tables, counted: StepRange) -> pd.DataFrame | None:
     """By rank, operation and site, per step: calls, bytes, transfer and wait."""
-    table = tables.collectives
-    flags = table["flags"].to_numpy()
+    (flags,) = tables.calls.recorded("flags")
     beside = (flags & int(Flag.BLOCKING | Flag.BUCKET)) == int(Flag.BLOCKING)
-    own = table[beside & (table["transfer_ns"].to_numpy() >= 0)]
-    steps = tables.steps[tables.steps["sync"].between(counted.first_sync, counted.last_sync)]
-    own = own.merge(steps[["rank", "step"]].drop_duplicates(), on=["rank", "step"])
+    own = tables.calls.where(beside, *_OF_CALLS)
+    own = own[own["transfer_ns"] >= 0]
+    if own.empty:
+        return None
+    is_counted = tables.steps["sync"].between(counted.first_sync, counted.last_sync)
+    steps = tables.steps[["rank", "step"]][is_counted]
+    own = own.merge(steps.drop_duplicates(), on=["rank", "step"])
     if own.empty:
         return None
     own = own.assign(calls=1, forward=_in_forward(tables, own))
@@ -140,9 +146,8 @@ def _search_bytes(tables: Tables, models: tuple[ModelGroup, ...]) -> float:
     """Of the map of used parameters, where it was seen to be reduced."""
     for group in models:
         wanted = _MAP_ITEM * group.info.parameter_count
-        table = tables.collectives
-        maps = (table["op"] == Op.ALL_REDUCE) & (table["nbytes"] == wanted)
-        if bool((maps & (table["bucket"] < 0)).any()):
+        op, nbytes, bucket = tables.calls.recorded("op", "nbytes", "bucket")
+        if ((nbytes == wanted) & (op == int(Op.ALL_REDUCE)) & (bucket < 0)).any():
             return float(wanted)
     return 0.0
 

@@ -106,18 +106,24 @@ def median_of_others(cells: Floats) -> Floats:
     ranks = len(cells)
     if ranks < 2:
         return np.full_like(cells, np.nan)
-    order = np.argsort(cells, axis=0)  # NaN last
-    place = np.argsort(order, axis=0)
-    ordered = np.take_along_axis(cells, order, axis=0)
-    others = np.isfinite(cells).sum(axis=0) - np.isfinite(cells)
+    known = np.isfinite(cells)
+    count = known.sum(axis=0)
+    ordered = np.sort(np.ascontiguousarray(cells.T), axis=1)  # NaN last
 
     def nth(n: Ints) -> Floats:
-        """The n-th of the others, which stand without gap where the rank itself is left out."""
-        index = np.clip(n + (n >= place), 0, ranks - 1)
-        return np.asarray(np.take_along_axis(ordered, index, axis=0))
+        return np.asarray(
+            np.take_along_axis(ordered, np.clip(n, 0, ranks - 1)[:, None], axis=1)[:, 0]
+        )
 
-    median = (nth((others - 1) // 2) + nth(others // 2)) / 2
-    return np.where(others > 0, median, np.nan)
+    def nth_of_others(n: Ints) -> Floats:
+        """The n-th where the rank itself, which is up to it or behind it, is left out."""
+        upto, behind = nth(n), nth(n + 1)
+        return np.where(cells <= upto, behind, upto)
+
+    of_known = (nth_of_others((count - 2) // 2) + nth_of_others((count - 1) // 2)) / 2
+    of_unknown = (nth((count - 1) // 2) + nth(count // 2)) / 2
+    median = np.where(known, of_known, of_unknown)
+    return np.where(count - known > 0, median, np.nan)
 
 
 def _over_others(cells: Floats) -> Floats:

@@ -61,7 +61,7 @@ def _pauses(tables: Tables, steps: Stepwise, delays: Delays | None) -> Waiting |
     gain = delays.gain_ms(delays.paused_ms) if delays is not None else float(spent.max())
     pauses = tables.pauses
     first, last = (int(syncs) for syncs in (steps.syncs[0], steps.syncs[-1]))
-    numbers = tables.steps[tables.steps["sync"].between(first, last)][["rank", "step"]]
+    numbers = tables.steps[["rank", "step"]][tables.steps["sync"].between(first, last)]
     pauses = pauses.merge(numbers.drop_duplicates(), on=["rank", "step"])
     worst = pauses[pauses["rank"] == steps.ranks[spent.argmax()]]
     step_ms = float(steps.step_ms.mean())

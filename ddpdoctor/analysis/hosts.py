@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpdoctor.analysis.arrivals import shares_of
-from ddpdoctor.analysis.delays import HELD_EXPLAINS
+from ddpdoctor.analysis.delays import HELD_EXPLAINS, Arrivals
 from ddpdoctor.analysis.waitjob import Job, is_often
 from ddpdoctor.analysis.waitmodel import Lateness, Waiting, WaitKind
 
@@ -16,6 +16,7 @@ Bools = npt.NDArray[np.bool_]
 
 TOGETHER = 0.5  # of what its last rank is late by its first is, too; else it is that rank
 FEWEST_RANKS = 2  # of a host; a single late rank may be late for its own work
+_NEVER = -(2**62)
 _NS_PER_MS = 1e6
 
 
@@ -25,11 +26,14 @@ def slow_hosts(job: Job) -> list[Waiting]:
     hosts, of_row = np.unique([names[int(r)] for r in job.steps.ranks], return_inverse=True)
     if len(hosts) < 2:
         return []
-    last_host, gap_ms = _gaps(job, of_row.astype(np.int64))
+    last_host, gap_ms = _gaps(job.delays.every, of_row.astype(np.int64), len(job.steps.syncs))
     found = []
     for number in range(len(hosts)):
         rows = np.flatnonzero(of_row == number)
-        when = (last_host == number) & ~_is_held_up(job, rows, gap_ms)
+        when = last_host == number
+        if not is_often(float(when.mean()), len(hosts)):
+            continue
+        when &= ~_is_held_up(job, rows, gap_ms)
         waited = np.where(when, gap_ms, 0.0)
         often = is_often(float(when.mean()), len(hosts))
         typical = min(float(waited.mean()), float(np.median(waited)))
@@ -38,30 +42,36 @@ def slow_hosts(job: Job) -> list[Waiting]:
     return found
 
 
-def _gaps(job: Job, of_row: Ints) -> tuple[Ints, Floats]:
+def _gaps(arrivals: Arrivals, of_row: Ints, steps: int) -> tuple[Ints, Floats]:
     """By step: the host whose ranks all came after all others, and by how much the last did.
 
     -1 and 0 where there is none. Of a step's collectives the one with the largest gap counts.
     """
-    arrivals = job.delays.every
-    order = np.argsort(arrivals.ns, axis=0, kind="stable")
-    ordered = np.take_along_axis(arrivals.ns, order, axis=0)[::-1]  # the last first
-    hosts = of_row[order][::-1]
-    same = hosts == hosts[0]
-    run = np.where(same.all(axis=0), len(of_row), np.argmin(same, axis=0))
-    size = np.bincount(of_row)[hosts[0]]
-    next_one = np.take_along_axis(ordered, np.minimum(size, len(of_row) - 1)[None], axis=0)[0]
-    earliest = np.take_along_axis(ordered, (size - 1)[None], axis=0)[0]
-    is_whole = (run == size) & (earliest - next_one >= TOGETHER * (ordered[0] - next_one))
-    gap = np.where(is_whole, ordered[0] - next_one, 0)
-    steps = len(job.steps.syncs)
+    first, last = _spans_of_hosts(arrivals.ns, of_row)
+    host = last.argmax(axis=0)[None]
+    latest = np.take_along_axis(last, host, axis=0)[0]
+    np.put_along_axis(last, host, _NEVER, axis=0)
+    next_one = last.max(axis=0)
+    earliest = np.take_along_axis(first, host, axis=0)[0]
+    is_whole = earliest - next_one >= TOGETHER * (latest - next_one)
+    gap = np.where(is_whole, latest - next_one, 0)
     by_gap = np.lexsort((-gap, arrivals.step))
     reached, first = np.unique(arrivals.step[by_gap], return_index=True)
     chosen = by_gap[first]
     last_host, gap_ms = np.full(steps, -1), np.zeros(steps)
     gap_ms[reached] = gap[chosen] / _NS_PER_MS
-    last_host[reached] = np.where(gap[chosen] > 0, hosts[0][chosen], -1)
+    last_host[reached] = np.where(gap[chosen] > 0, host[0][chosen], -1)
     return last_host, gap_ms
+
+
+def _spans_of_hosts(ns: Ints, of_row: Ints) -> tuple[Ints, Ints]:
+    """The first and the last arrival on each host, (host, collective)."""
+    first = np.full((int(of_row.max()) + 1, ns.shape[1]), -_NEVER)
+    last = np.full_like(first, _NEVER)
+    for host, own in zip(of_row.tolist(), ns, strict=True):
+        np.minimum(first[host], own, out=first[host])
+        np.maximum(last[host], own, out=last[host])
+    return first, last
 
 
 def _is_held_up(job: Job, rows: Ints, gap_ms: Floats) -> Bools:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ddpdoctor.analysis.model import LATENCY_ONLY, LinkFit, StepRange
+from ddpdoctor.analysis.numbered import CallsOfRanks, Numbered, key_of
 from ddpdoctor.analysis.replay import AT_ONCE, Link, transfers
 from ddpdoctor.analysis.spent import rows_of
 from ddpdoctor.baseline import NetworkBaseline
@@ -25,6 +26,7 @@ _MOST_STEPS: Final = 64  # replayed for the rate
 _RATE_ERROR: Final = 0.001  # relative: where the search for the rate ends
 _NS_PER_MS: Final = 1e6
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 
 def fit_link(
@@ -98,10 +100,13 @@ def _alike(large: pd.DataFrame) -> tuple[Floats, Floats] | None:
     """Steps with calls of the same sizes, the form that most have: when each call begins (ms,
     steps by calls), and their bytes."""
     forms: dict[tuple[int, ...], list[Floats]] = {}
-    for _, step in large.groupby("sync_of_step"):
-        begin = step["begin"].to_numpy()
-        form = tuple(step["nbytes"].to_list())
-        forms.setdefault(form, []).append((begin - begin[0]) / _NS_PER_MS)
+    begin, nbytes = large["begin"].to_numpy(), large["nbytes"].to_numpy()
+    sync = large["sync_of_step"].to_numpy()
+    first = np.flatnonzero(np.append(True, sync[1:] != sync[:-1])[: len(sync)])
+    for begins_at, ends_at in zip(first, np.append(first[1:], len(sync)), strict=True):
+        own = begin[begins_at:ends_at]
+        form = tuple(nbytes[begins_at:ends_at].tolist())
+        forms.setdefault(form, []).append((own - own[0]) / _NS_PER_MS)
     if not forms:
         return None
     form, begins = max(forms.items(), key=lambda item: len(item[1]))
@@ -118,11 +123,10 @@ def _covered(begins: Floats, ends: Floats) -> Floats:
 
 def _all_reduces(tables: Tables, steps: StepRange) -> pd.DataFrame:
     """One row a collective and step: completed when its last rank has it."""
-    table = tables.collectives
     first = int(tables.steps["rank"].iloc[0])
     own_steps = rows_of(tables.steps, first)
     syncs = own_steps.drop_duplicates("step").set_index("step")["sync"]
-    own = rows_of(table, first)
+    own = tables.calls.of_rank(first)
     flags = own["flags"].to_numpy()
     partly = own["step"].to_numpy()[(flags & int(Flag.UNTIMED)) > 0]
     own = own[
@@ -134,22 +138,21 @@ def _all_reduces(tables: Tables, steps: StepRange) -> pd.DataFrame:
     whole = own[["group", "seq", "sync_of_step", "nbytes", "last_arrival_ns"]].rename(
         columns={"last_arrival_ns": "begin"}
     )
-    return whole.assign(end=_ends(table, own)).dropna(subset="sync_of_step")
+    return whole.assign(end=_ends(tables, own)).dropna(subset="sync_of_step")
 
 
-def _ends(table: pd.DataFrame, own: pd.DataFrame) -> npt.NDArray[np.int64]:
+def _ends(tables: Tables, own: pd.DataFrame) -> Ints:
     """When the last rank had each of these calls."""
-    seq = table["seq"].to_numpy()
     latest = own["completion_ns"].to_numpy(np.int64).copy()
-    for group in np.unique(own["group"]):
-        wanted = own["group"].to_numpy() == group
-        numbers = own["seq"].to_numpy()[wanted]
-        end = np.full(int(seq.max(initial=0)) + 1, -1, np.int64)
-        rows = np.flatnonzero(table["group"].to_numpy() == group)
-        matched = (table["flags"].to_numpy()[rows] & int(Flag.POINT_TO_POINT)) == 0
-        rows = rows[matched]
-        np.maximum.at(end, seq[rows], table["completion_ns"].to_numpy()[rows])
-        latest[wanted] = np.maximum(latest[wanted], end[numbers])
+    wanted = key_of(own["group"].to_numpy(), own["seq"].to_numpy())
+    calls = CallsOfRanks(tables, "completion_ns")
+    before: Numbered | None = None
+    for rank in tables.calls.ranks:
+        numbered, (completion,) = calls.of(rank)
+        if numbered is not before:
+            rows, found = numbered.find(wanted)
+            before = numbered
+        np.maximum(latest, np.where(found, completion[rows], -1), out=latest)
     return latest
 
 
@@ -171,12 +174,11 @@ def _alpha_ms(
 ) -> float | None:
     """What a small message takes: by those of the run, by how its sizes differ, or as measured
     before the run."""
-    table = tables.collectives
-    nbytes = table["nbytes"].to_numpy()
-    small = table[
-        (nbytes <= SMALL_BYTES) & (nbytes > 0) & (table["transfer_ns"].to_numpy() >= 0)
-        & table["complete"].to_numpy()
-    ]  # fmt: skip
+    (nbytes,) = tables.calls.recorded("nbytes")
+    small = tables.calls.where(
+        (nbytes <= SMALL_BYTES) & (nbytes > 0), "group", "seq", "complete", "transfer_ns"
+    )
+    small = small[(small["transfer_ns"] >= 0) & small["complete"]]
     if len(small):
         slowest = small.groupby(["group", "seq"])["transfer_ns"].max()
         return float(slowest.median()) / _NS_PER_MS

@@ -10,10 +10,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from ddpdoctor.analysis.model import StepRange
+from ddpdoctor.analysis.numbered import CallsOfRanks, Numbered, key_of
 from ddpdoctor.analysis.replay import Steps
-from ddpdoctor.analysis.spent import ByRank, rows_of, spent_until
+from ddpdoctor.analysis.spent import ByRank, Moments, rows_of, spent_before
 from ddpdoctor.events import Flag, Phase, Site
 from ddpdoctor.tables import Tables
+from ddpdoctor.threads import of_each
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -71,19 +73,18 @@ def calls_of_steps(
     chosen = _choose(tables, counted, ranks)
     if isinstance(chosen, NoReplay):
         return chosen
-    calls = ByRank(
-        tables.collectives, "flags", "group", "seq", "arrival_ns", "completion_ns"
-    )  # fmt: skip
     segments = ByRank(tables.segments, "begin_ns", "end_ns", "phase")
-    if not all(len(calls.of(rank)[0]) and len(segments.of(rank)[0]) for rank in ranks):
+    silent = set(ranks).difference(tables.calls.ranks)
+    if silent or not all(len(segments.of(rank)[0]) for rank in ranks):
         return NoReplay("a rank recorded no calls")
-    parts = [_part_of(calls.of(rank), segments.of(rank), chosen) for rank in ranks]
+    calls = CallsOfRanks(tables, "arrival_ns", "completion_ns")
+    parts = list(of_each(lambda rank: _part_of(*calls.of(rank), segments.of(rank), chosen), ranks))
     joined = _joined(parts, chosen, _optimizer_ms(tables, counted))
     return joined if isinstance(joined, NoReplay) else replace(joined, sites=sites or {})
 
 
 def _choose(tables: Tables, counted: StepRange, ranks: list[int]) -> _Chosen | NoReplay:
-    calls = rows_of(tables.collectives, ranks[0])
+    calls = tables.calls.of_rank(ranks[0])
     flags = calls["flags"].to_numpy()
     untimed = set(calls["step"].to_numpy()[(flags & int(Flag.UNTIMED)) > 0].tolist())
     wanted = (flags & int(Flag.BUCKET | Flag.BLOCKING)) > 0
@@ -92,16 +93,16 @@ def _choose(tables: Tables, counted: StepRange, ranks: list[int]) -> _Chosen | N
     windows = _windows(calls)
     sync = _sync_by_step(tables, ranks[0])
     alike: dict[tuple[tuple[int, ...], ...], list[int]] = {}
+    kinds = np.stack([calls[name].to_numpy() for name in ("group", "op", "nbytes", "flags")], 1)
+    step_of = calls["step"].to_numpy()
     for place in _spread(len(windows), _MOST_LOOKED_AT)[1:]:
         begin, end = windows[place]
-        own = calls.iloc[begin:end]
-        step = int(own["step"].iloc[-1])
+        step = int(step_of[end - 1])
         if not counted.first_sync <= sync.get(step, -1) <= counted.last_sync or step in untimed:
             continue
-        if sync[step] != sync.get(int(calls["step"].iloc[windows[place - 1][1] - 1]), -2) + 1:
+        if sync[step] != sync.get(int(step_of[windows[place - 1][1] - 1]), -2) + 1:
             continue  # the step before was not kept
-        kinds = own[["group", "op", "nbytes", "flags"]].to_numpy()
-        alike.setdefault(tuple(map(tuple, kinds.tolist())), []).append(place)
+        alike.setdefault(tuple(map(tuple, kinds[begin:end].tolist())), []).append(place)
     if not alike:
         return NoReplay("no two steps that follow each other were recorded with their buckets")
     places = max(alike.values(), key=len)
@@ -141,7 +142,8 @@ def _sync_by_step(tables: Tables, rank: int) -> dict[int, int]:
 
 
 def _optimizer_ms(tables: Tables, counted: StepRange) -> float:
-    steps = tables.steps[tables.steps["sync"].between(counted.first_sync, counted.last_sync)]
+    is_counted = tables.steps["sync"].between(counted.first_sync, counted.last_sync)
+    steps = tables.steps[["rank", "optimizer_ns"]][is_counted]
     return float(steps.groupby("rank")["optimizer_ns"].mean().max()) / _NS_PER_MS
 
 
@@ -159,42 +161,31 @@ class _Part:
     is_whole: Bools
 
 
-def _part_of(calls: list[Ints], segments: list[Ints], chosen: _Chosen) -> _Part:
-    flags, group, seq, arrivals, completions = calls
-    keys = np.where(flags & int(Flag.POINT_TO_POINT), -1, _key(group, seq))
+def _part_of(numbered: Numbered, calls: list[Ints], segments: list[Ints], chosen: _Chosen) -> _Part:
+    arrivals, completions = calls
     shape = chosen.group.shape
-    order = None if (keys[1:] > keys[:-1]).all() else np.argsort(keys, kind="stable")
-    at = _places(keys, order, _key(chosen.group, chosen.seq).ravel())
-    before = _places(keys, order, _key(chosen.before[:, 0], chosen.before[:, 1]))
+    at, found = numbered.find(key_of(chosen.group, chosen.seq).ravel())
+    before, had_before = numbered.find(key_of(chosen.before[:, 0], chosen.before[:, 1]))
     arrival, completion = arrivals[at].reshape(shape), completions[at].reshape(shape)
     begins, ends, phase = segments
     leaves = begins[_NOT_BACKWARD[phase]]
-    starts = np.concatenate([[0], begins[phase == Phase.BACKWARD]])
+    starts = np.concatenate([[0], begins[phase == int(Phase.BACKWARD)]])
     end, is_last = _first_after(leaves, arrival[:, -1])
     begin, had_begin = _first_after(leaves, arrivals[before])
-    blocking = (phase == Phase.WAIT) | (phase == Phase.TRANSFER)
+    blocking = (phase == int(Phase.WAIT)) | (phase == int(Phase.TRANSFER))
+    spent = spent_before(begins, ends, blocking)
 
-    def blocked(since: Ints, to: Ints) -> Ints:
-        return spent_until(begins, ends, blocking, to) - spent_until(begins, ends, blocking, since)
+    def blocked_until(times: Ints) -> Ints:
+        return Moments.of(begins, ends, times).spent(spent, blocking)
 
     first = arrival[:, chosen_buckets(chosen.rows)[0]]
     backward = first - starts[np.searchsorted(starts, first, "right") - 1]
-    known = (at >= 0).reshape(shape).all(axis=1) & (before >= 0) & (completion >= 0).all(axis=1)
+    known = found.reshape(shape).all(axis=1) & had_before & (completion >= 0).all(axis=1)
+    blocked = blocked_until(end)
     return _Part(
-        arrival, completion, begin, end, blocked(arrival[:, -1], end), blocked(begin, end),
-        backward, known & is_last & had_begin,
+        arrival, completion, begin, end, blocked - blocked_until(arrival[:, -1]),
+        blocked - blocked_until(begin), backward, known & is_last & had_begin,
     )  # fmt: skip
-
-
-def _key(group: Ints, seq: Ints) -> Ints:
-    return np.asarray((group.astype(np.int64) << 40) | seq)
-
-
-def _places(keys: Ints, order: Ints | None, wanted: Ints) -> Ints:
-    """Where each of these keys stands, -1 where it does not."""
-    place = np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)
-    place = place if order is None else order[place]
-    return np.where(keys[place] == wanted, place, -1)
 
 
 def chosen_buckets(rows: pd.DataFrame) -> Ints:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from ddpdoctor.analysis.grid import median_of_others
 from ddpdoctor.analysis.model import StepRange
@@ -58,22 +57,20 @@ class Stepwise:
 def stepwise(tables: Tables, counted: StepRange) -> Stepwise:
     """Arrays of no columns where no step is counted."""
     steps = tables.steps
-    steps = steps[steps["sync"].between(counted.first_sync, counted.last_sync)]
-    steps = steps.drop_duplicates(["rank", "sync"])
-    ranks = np.unique(tables.steps["rank"].to_numpy(np.int64))
-    seen = steps.groupby("sync")["rank"].nunique()
-    syncs = np.sort(seen.index[seen == len(ranks)].to_numpy(np.int64))
-    steps = steps[steps["sync"].isin(syncs)].sort_values(["rank", "sync"])
+    rank, sync = steps["rank"].to_numpy(np.int64), steps["sync"].to_numpy(np.int64)
+    ranks = np.unique(rank)
+    rows = np.flatnonzero((sync >= counted.first_sync) & (sync <= counted.last_sync))
+    rows, syncs = _on_all_ranks(rows, rank[rows], sync[rows], len(ranks))
     shape = (len(ranks), len(syncs))
 
     def column(name: str) -> Floats:
-        values = steps[f"{name}_ns"].to_numpy(np.float64).reshape(shape)
+        values = steps[f"{name}_ns"].to_numpy()[rows].astype(np.float64).reshape(shape)
         return np.where(values < 0, np.nan, values / _NS_PER_MS)
 
     return Stepwise(
         ranks,
         syncs,
-        _begins(steps, ranks),
+        steps["begin_ns"].to_numpy()[rows[: len(syncs)]].astype(np.float64) / _NS_PER_MS,
         column("step"),
         np.stack([column(phase.label) for phase in LOCAL_PHASES]),
         column("transfer"),
@@ -83,9 +80,36 @@ def stepwise(tables: Tables, counted: StepRange) -> Stepwise:
     )
 
 
-def _begins(steps: pd.DataFrame, ranks: Ints) -> Floats:
-    first = steps[steps["rank"] == ranks[0]] if len(ranks) else steps
-    return first["begin_ns"].to_numpy(np.float64) / _NS_PER_MS
+def _on_all_ranks(rows: Ints, rank: Ints, sync: Ints, ranks: int) -> tuple[Ints, Ints]:
+    """Of these rows those of steps that every rank has, by rank and step; and the steps."""
+    order = _in_order(rank, sync)
+    if order is not None:
+        rows, rank, sync = rows[order], rank[order], sync[order]
+    fresh = _first_of_each(rank, sync)
+    syncs, seen = np.unique(sync[fresh], return_counts=True)
+    syncs = syncs[seen == ranks]
+    if len(syncs) < len(seen):
+        fresh &= np.isin(sync, syncs)
+    return rows[fresh], syncs
+
+
+def steps_of_all(rank: Ints, sync: Ints) -> Ints:
+    """The steps that every rank has that has any, in their order."""
+    rows = np.arange(len(rank))
+    return _on_all_ranks(rows, rank, sync, len(np.unique(rank)))[1]
+
+
+def _first_of_each(rank: Ints, sync: Ints) -> Bools:
+    """A step may be there twice."""
+    fresh = np.ones(len(rank), np.bool_)
+    fresh[1:] = (rank[1:] != rank[:-1]) | (sync[1:] != sync[:-1])
+    return fresh
+
+
+def _in_order(first: Ints, second: Ints) -> Ints | None:
+    """What sorts by the one and then by the other; None where they are sorted."""
+    rises = (first[1:] > first[:-1]) | ((first[1:] == first[:-1]) & (second[1:] >= second[:-1]))
+    return None if rises.all() else np.lexsort((second, first))
 
 
 def over_others(cells: Floats) -> Floats:

@@ -20,7 +20,7 @@ from ddpdoctor.analysis.marked import Marks, build_marks
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.ragged import Floats, Ints, Numbers, Ragged, running_reach, starts_of
 from ddpdoctor.events import Flag, Phase, Stall
-from ddpdoctor.matching import is_matched
+from ddpdoctor.recordedcalls import is_matched
 
 Bools = npt.NDArray[np.bool_]
 

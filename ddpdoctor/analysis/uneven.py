@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
+import numpy as np
+
 from ddpdoctor.analysis.model import Analysis
 from ddpdoctor.analysis.sharding import SharedLoader, mismatches, shared_loaders
 from ddpdoctor.deliveries import LoaderEpoch
@@ -183,9 +185,12 @@ def _began_alone(loader: SharedLoader, run: Analysis) -> bool:
     """
     if any(set(call.ranks) & set(loader.ranks) for each in run.mixed for call in each.calls):
         return True
-    rows = run.tables.collectives
-    buckets = rows[((rows["flags"] & int(Flag.BUCKET)) > 0) & rows["rank"].isin(loader.ranks)]
-    if not len(buckets):
-        return False
-    last = buckets.loc[buckets.groupby("rank")["arrival_ns"].idxmax()]
-    return not bool(last["complete"].all())
+    calls = run.tables.calls
+    for rank in loader.ranks:
+        flags, arrival = calls.recorded_of(rank, "flags", "arrival_ns")
+        buckets = np.flatnonzero(flags & int(Flag.BUCKET))
+        if len(buckets):
+            last = int(buckets[arrival[buckets].argmax()])
+            if not calls.of_rank(rank)["complete"].iloc[last]:
+                return True
+    return False

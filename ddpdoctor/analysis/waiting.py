@@ -12,10 +12,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from ddpdoctor.analysis.arrivals import excesses, hot_lines, shares_of
+from ddpdoctor.analysis.arrivals import excesses, shares_of
 from ddpdoctor.analysis.delays import Delays, delays_of
 from ddpdoctor.analysis.held import held_up
 from ddpdoctor.analysis.hosts import slow_hosts
+from ddpdoctor.analysis.hotlines import HotLines
 from ddpdoctor.analysis.model import StepRange
 from ddpdoctor.analysis.shapes import Rise, Stalls, period, rise, stalls
 from ddpdoctor.analysis.stepwise import Stepwise, stepwise
@@ -33,6 +34,7 @@ Bools = npt.NDArray[np.bool_]
 FOLLOWS_R = 0.9  # ByteDance's limit for lateness that comes from sequence lengths
 RISE_CLAIMS = 0.5  # of what a rank costs; with less, it is late anyhow
 MOST_OF_IT = 0.8  # of the irregular delays; else other ranks have them as well
+_ROUNDING = 1e-9
 TURNS_SHARE = 0.20  # of a step; less is what ranks vary by on any host that is in use
 
 
@@ -47,7 +49,7 @@ def causes_of_waiting(
         return ()
     found = held_up(run, tables, steps, delays)
     if delays is not None and len(delays.last) >= STEPS_NEEDED:
-        found += late(Job(run, delays.steps, delays, hot_lines(run)))
+        found += late(Job(run, delays.steps, delays, HotLines.of(run)))
     sizes = work_sizes(run, steps.ranks, steps.syncs)
     found += of_all_ranks(run, steps, sizes, drifts=any(w.rise is not None for w in found))
     found = [replace(waiting, step_ms=step_ms) for waiting in found]
@@ -69,11 +71,18 @@ def late(job: Job) -> list[Waiting]:
     if uneven is not None:
         return [uneven]
     irregular: dict[int, Stalls] = {}
-    for row, rank in enumerate(job.steps.ranks.tolist()):
-        if rank not in claimed:
-            own = _of_rank(job, row, irregular)
-            found += own
+    for row in _rows_that_cost(job):
+        if int(job.steps.ranks[row]) not in claimed:
+            found += _of_rank(job, row, irregular)
     return found or _irregular(job, irregular)
+
+
+def _rows_that_cost(job: Job) -> list[int]:
+    """Others cost too little for whatever it is; of many ranks that is nearly all."""
+    caused = np.where(job.works, job.delays.caused_ms, 0.0)
+    lost = np.bincount(job.delays.last, weights=caused, minlength=len(job.steps.ranks))
+    least = SHARE_LEAST * job.step_ms * (1 - _ROUNDING)
+    return [int(row) for row in np.flatnonzero(lost / len(caused) >= least)]
 
 
 def _is_always_late(job: Job, row: int, caused: Floats) -> bool:
@@ -225,4 +234,4 @@ def _of_the_last(job: Job) -> Lateness:
     more = job.delays.more_ms[:, *at][:, when]
     shares = [float((job.delays.last == row).mean()) for row in range(len(job.steps.ranks))]
     excess = more.mean(axis=1) if when.any() else np.zeros(len(more))
-    return Lateness(late_ms, max(shares), shares_of(excess, (), late_ms, {}))
+    return Lateness(late_ms, max(shares), shares_of(excess, (), late_ms, HotLines({})))

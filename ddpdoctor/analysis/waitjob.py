@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from ddpdoctor.analysis.arrivals import HotLines
 from ddpdoctor.analysis.delays import Delays, Holds
+from ddpdoctor.analysis.hotlines import HotLines
 from ddpdoctor.analysis.stepwise import Stepwise, over_others
 from ddpdoctor.analysis.worksizes import work_sizes
 from ddpdoctor.tracefile import Run

@@ -15,7 +15,7 @@ import torch
 
 from ddpdoctor.analysis import analyze
 from ddpdoctor.events import Flag, GroupInfo, Kind, Op, Phase
-from ddpdoctor.matching import UNKNOWN
+from ddpdoctor.recordedcalls import UNKNOWN
 from ddpdoctor.recorder import phases as phases_module
 from ddpdoctor.recorder.facts import FactsFile
 from ddpdoctor.recorder.phases import Phases
