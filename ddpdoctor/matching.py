@@ -19,6 +19,7 @@ from ddpdoctor.tracefile import RankTrace
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+_Numbers = tuple[slice | Bools, Ints | slice]  # calls that are put together, and their numbers
 _SPARSE = 4  # times the records: sequence numbers that reach further are numbered anew
 
 
@@ -65,7 +66,7 @@ class Matched:
     def last_arrivals(self, rank: int) -> Ints:
         """At each of the rank's calls."""
         own = self.recorded_of(rank)
-        return self._told(rank, own, "last_arrival_ns", own.arrival_ns)
+        return self._told(rank, self._numbers_of(rank, own), "last_arrival_ns", own.arrival_ns)
 
     def of_rank(self, rank: int) -> Collectives:
         own = self.recorded_of(rank)
@@ -76,23 +77,30 @@ class Matched:
             "caused_ns": np.zeros(len(own.rank), np.int64),
             "complete": np.zeros(len(own.rank), np.bool_),
         }
-        told = {name: self._told(rank, own, name, each) for name, each in alone.items()}
+        numbers = self._numbers_of(rank, own)
+        told = {name: self._told(rank, numbers, name, each) for name, each in alone.items()}
         wait, queue, transfer = _durations(own, told["last_arrival_ns"])
         durations: dict[str, Any] = {"wait_ns": wait, "queue_ns": queue, "transfer_ns": transfer}
         return Collectives(**own.columns(), **told, **durations)
 
+    def _numbers_of(self, rank: int, own: Recorded) -> _Numbers | None:
+        alike = _Alike.of(own)
+        if alike is None:
+            return None
+        return alike.which, self._numbering.of(self._numbers[rank], alike)
+
     def _told(
-        self, rank: int, own: Recorded, name: str, alone: npt.NDArray[Any]
+        self, rank: int, numbers: _Numbers | None, name: str, alone: npt.NDArray[Any]
     ) -> npt.NDArray[Any]:
         """A column of what all ranks tell; `alone` where a call is not put together with others."""
-        alike = _Alike.of(own)
         told = alone
-        if alike is not None:
-            met = self._met.told(name)[self._numbering.of(self._numbers[rank], alike)]
-            if isinstance(alike.which, slice):
+        if numbers is not None:
+            which, at = numbers
+            met = self._met.told(name)[at]
+            if isinstance(which, slice):
                 return met  # all of them
             told = alone.copy()
-            told[alike.which] = met
+            told[which] = met
         if self._messages is not None:
             rows, values = self._messages.within(self.places[rank], name)
             told = told.copy()

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpdoctor.analysis import analyze
@@ -181,6 +181,7 @@ lines = st.lists(
 
 
 @given(st.lists(lines, min_size=1, max_size=6), st.integers(1, 3))
+@settings(deadline=None)
 def test_samples_beyond_those_of_the_other_ranks(own: list[list[tuple]], first: int) -> None:
     hot = {
         rank: tuple(HotLine(p, Site("train.py", n, "f"), samples) for p, n, samples in each)
@@ -217,6 +218,7 @@ intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size
 
 
 @given(intervals, st.lists(st.integers(0, 90), max_size=30))
+@settings(deadline=None)
 def test_what_fills_each_moment(pairs: list[tuple[int, int]], at: list[int]) -> None:
     """Intervals may overlap, as in a file that is damaged."""
     begin = np.array(sorted(b for b, _ in pairs), np.int64)
@@ -232,6 +234,7 @@ def test_what_fills_each_moment(pairs: list[tuple[int, int]], at: list[int]) -> 
 
 
 @given(intervals, st.lists(st.integers(0, 90), max_size=30))
+@settings(deadline=None)
 def test_how_much_is_covered_until_each_moment(pairs: list[tuple[int, int]], at: list[int]) -> None:
     begin = np.cumsum([b + length for b, length in pairs], dtype=np.int64)
     end = begin + np.array([length for _, length in pairs], np.int64)
