@@ -49,7 +49,7 @@ def look_at_all_of_it(folder: Path) -> None:
     window_table(timeline, 0, timeline.duration_ms, rows)
     encode(step_columns(shown.series))
     bins = Bins(0, max(1.0, timeline.duration_ms / 50), 50)
-    phase_tile(timeline, shown.blame, rows, bins)
+    phase_tile(shown.changes, rows, bins)
     span_detail(timeline, 0)
     call_detail(timeline, 0)
     headline(analysis)

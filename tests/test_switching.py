@@ -11,12 +11,13 @@ import pytest
 
 from ddpdoctor.errors import CannotSwitch
 from ddpdoctor.events import PROGRESS, GroupInfo, Kind, Op
-from ddpdoctor.hang.records import last_collectives
+from ddpdoctor.hang.records import collectives_of
 from ddpdoctor.recorder.facts import FactsFile
 from ddpdoctor.recorder.switch import ControlFile, RecordingSwitch
 from ddpdoctor.recorder.writer import RankFile
 from ddpdoctor.schedule import Schedule, Switch
 from ddpdoctor.switching import switch_recording
+from ddpdoctor.tracefile import read_rank
 from tests.test_writer_and_tracefile import open_file, rank_path
 
 
@@ -106,7 +107,8 @@ def test_a_look_at_a_hang_does_not_take_an_old_record_for_the_present(
     file.add(Kind.COLLECTIVE, Op.ALL_REDUCE, 0, 0, 3, 3, 7, 0, -1, 0, -1, 100, 0, 0, 4)
     facts.switched(Switch(4, on))
 
-    last = last_collectives(str(file.path))
+    _, trace = read_rank(file.path)
+    last = collectives_of(trace)
 
     assert [each.seq for each in last] == [7] * known
     facts.close()
