@@ -57,7 +57,7 @@ MAX_REGION_BYTES: Final = 8 * 1024**3  # far above any budget; a lying header mu
 MAX_OFFSET: Final = 2**48
 READ_BYTES: Final = 1024 * 1024
 _RANK_IN_NAME: Final = re.compile(r"rank([0-9]{1,7})\.ddt$")
-READ_TRIES: Final = 5  # while a writer moves records, which takes it some 0.1 s
+READ_TRIES: Final = 10  # while a writer moves records, which takes it some 0.1 s
 READ_AGAIN_S: Final = 0.1
 _DTYPES: Final = {
     "<I": "<u4", "<B": "u1", "<H": "<u2", "<h": "<i2", "<i": "<i4", "<q": "<i8", "<Q": "<u8",
