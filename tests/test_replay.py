@@ -141,6 +141,16 @@ def test_the_link_is_found_where_it_is_what_costs(
         assert fit.beta_gb_per_s == pytest.approx(rate / 1e6, rel=0.1)
 
 
+def test_where_all_messages_are_tiny_the_link_is_latency_alone() -> None:
+    """As the buckets of a small model: 4 kB show no rate."""
+    fit = analyze(run_over(Link(2.0, 1_000_000.0, 2), bucket_bytes=4_000.0)).link
+
+    assert fit is not None
+    assert fit.alpha_ms == pytest.approx(2.0, rel=0.1)
+    assert fit.beta_gb_per_s is None
+    assert fit.latency_share == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize(
     ("fix", "changes"),
     [

@@ -99,6 +99,8 @@ def _bytes_per_ms(large: pd.DataFrame, busy_ms: float, link: Link) -> float | No
 def _alike(large: pd.DataFrame) -> tuple[Floats, Floats] | None:
     """Steps with calls of the same sizes, the form that most have: when each call begins (ms,
     steps by calls), and their bytes."""
+    if large.empty:
+        return None
     forms: dict[tuple[int, ...], list[Floats]] = {}
     begin, nbytes = large["begin"].to_numpy(), large["nbytes"].to_numpy()
     sync = large["sync_of_step"].to_numpy()
@@ -107,8 +109,6 @@ def _alike(large: pd.DataFrame) -> tuple[Floats, Floats] | None:
         own = begin[begins_at:ends_at]
         form = tuple(nbytes[begins_at:ends_at].tolist())
         forms.setdefault(form, []).append((own - own[0]) / _NS_PER_MS)
-    if not forms:
-        return None
     form, begins = max(forms.items(), key=lambda item: len(item[1]))
     at = np.unique(np.linspace(0, len(begins) - 1, _MOST_STEPS).astype(int))
     return np.stack([begins[i] for i in at]), np.array(form, np.float64)
