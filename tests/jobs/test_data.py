@@ -113,7 +113,7 @@ def test_uneven_batches_are_told_before_the_job_hangs_and_when_it_does(tmp_path:
         assert (finding["culprits"], finding["victims"]) == ([1], [0])
         assert "step 61" in finding["message"]
     assert (before["severity"], before["confidence"]) == ("error", "likely")
-    assert "wait for rank 1, which has none left" in after["message"]
+    assert "waits for rank 1, which has none left" in after["message"]
 
 
 def facts_of(folder: Path) -> str:
