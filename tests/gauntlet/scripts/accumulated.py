@@ -24,7 +24,9 @@ def main() -> None:
     torch.set_num_threads(1)
     dataset = TensorDataset(torch.randn(10240, 64), torch.randint(0, 10, (10240,)))
     loader = DataLoader(dataset, 64, sampler=DistributedSampler(dataset))
-    model = DDP(nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 10)))
+    # a micro-batch computes for far longer than it takes to load, also on a slow CPU
+    layers = (nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU())
+    model = DDP(nn.Sequential(*layers, nn.Linear(1024, 10)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for epoch in range(2):
         loader.sampler.set_epoch(epoch)
