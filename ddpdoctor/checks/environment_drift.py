@@ -31,9 +31,8 @@ from typing import TYPE_CHECKING, Final
 
 from ddpdoctor.checks import NotEnoughData, hang_check, launch_check, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
-from ddpdoctor.hang import describe
+from ddpdoctor.hang import describe_alike
 from ddpdoctor.hang.alike import SCRIPT, started_apart
-from ddpdoctor.hang.situation import numbers, situation
 from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.launchfacts import LaunchFacts, Process, hosts_of, process_of
 from ddpdoctor.wording import SHOWN, rank_list, said_by_rank
@@ -189,28 +188,13 @@ def environment_drift_in_a_hang(snapshot: HangSnapshot) -> Iterator[Finding]:
     apart = started_apart(snapshot)
     if not apart:
         return
-    scene, culprits = situation(snapshot), apart[0].culprits
-    names = " and ".join(each.what for each in apart[:SHOWN])
+    names = describe_alike.names(apart)
     scripts = any(each.what == SCRIPT for each in apart)
-    yield Finding(
-        severity=Severity.ERROR,
-        confidence=Confidence.LIKELY,
-        message=(
-            f"the ranks were not started alike: {names} differ{'s' * (len(apart) == 1)}; they "
-            f"stand in {describe.calls(scene.all)}"
-        ),
-        fix=(
-            "Start the same script on all ranks."
-            if scripts
-            else "Set these variables in the launcher, to the same value for all ranks."
-        ),
-        culprits=culprits,
-        victims=tuple(rank for rank in numbers(scene.all) if rank not in culprits),
-        hosts=describe.hosts(snapshot),
-        evidence=(
-            *(Evidence(each.what, said_by_rank(each.values)) for each in apart[:SHOWN]),
-            describe.looks(snapshot),
-            *describe.states(scene.all),
-        ),
-        where=describe.locations(scene.all),
+    yield describe_alike.finding(
+        snapshot,
+        apart,
+        f"the ranks were not started alike: {names} differ{'s' * (len(apart) == 1)}",
+        "Start the same script on all ranks."
+        if scripts
+        else "Set these variables in the launcher, to the same value for all ranks.",
     )

@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Final
 
 from ddpdoctor.checks import NotEnoughData, hang_check, trace_check
 from ddpdoctor.findings import Confidence, Evidence, Finding, Severity
-from ddpdoctor.hang import describe
+from ddpdoctor.hang import describe, describe_alike
 from ddpdoctor.hang.alike import started_apart, wrapped_apart
-from ddpdoctor.hang.situation import numbers, situation
+from ddpdoctor.hang.situation import situation
 from ddpdoctor.hang.snapshot import HangSnapshot
 from ddpdoctor.wording import SHOWN, rank_list, said_by_rank
 
@@ -107,24 +107,11 @@ def settings_differ_in_a_hang(snapshot: HangSnapshot) -> Iterator[Finding]:
     apart = () if started_apart(snapshot) else wrapped_apart(snapshot)
     if not apart:
         return
-    scene, culprits = situation(snapshot), apart[0].culprits
-    names = " and ".join(each.what for each in apart[:SHOWN])
-    yield Finding(
-        severity=Severity.ERROR,
-        confidence=Confidence.LIKELY,
-        message=(
-            f"DistributedDataParallel was given another {names} on some ranks than on others, by "
-            f"which it makes other collectives; they stand in {describe.calls(scene.all)}"
-        ),
-        fix=_FIXES["DDP argument"],
-        culprits=culprits,
-        victims=tuple(rank for rank in numbers(scene.all) if rank not in culprits),
-        hosts=describe.hosts(snapshot),
-        evidence=(
-            *(Evidence(each.what, said_by_rank(each.values)) for each in apart[:SHOWN]),
-            describe.looks(snapshot),
-            *describe.records(scene.all),
-            *describe.states(scene.all),
-        ),
-        where=describe.locations(scene.all),
+    yield describe_alike.finding(
+        snapshot,
+        apart,
+        f"DistributedDataParallel was given another {describe_alike.names(apart)} on some ranks "
+        "than on others, by which it makes other collectives",
+        _FIXES["DDP argument"],
+        describe.records(situation(snapshot).all),
     )
