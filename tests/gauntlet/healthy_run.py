@@ -13,11 +13,12 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.gauntlet.cases import CASES, Case
+from tests.gauntlet.results import keep
 from tests.gauntlet.run import REPORT_SECONDS, commit_of, parse_part, train
 from tests.launching import ROOT, ddpdoctor, environment, finish
 
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for turn in range(part - 1, options.times, parts):
         case, mode = cases[turn % len(cases)]
         recorded = _record(case, mode, commit)
-        _keep(recorded)
+        keep(recorded, KEPT)
         said = "silent" if recorded.is_silent else f"ALARM: {' '.join(recorded.alarms)}"
         disturbed = ", disturbed" if recorded.evidence else ""
         print(f"{turn + 1:4} {case.name:32} {mode:8} {said}{disturbed}", flush=True)
@@ -90,12 +91,6 @@ def _evidence(finding: dict[str, Any]) -> Iterable[str]:
         value = each["value"]
         told = f"{value:.3g}" if isinstance(value, float) else value
         yield f"{each['what']}: {told} {each['unit'] or ''}".rstrip()
-
-
-def _keep(recorded: Recorded, path: Path = KEPT) -> None:
-    path.parent.mkdir(exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(recorded)) + "\n")
 
 
 def _kept(path: Path = KEPT) -> list[Recorded]:
