@@ -205,7 +205,8 @@ class TrainingHooks:
 
     def _compute_ends(self) -> None:
         """Before DDP's own callback, which waits for the reductions."""
-        if not self._phases.switch.on:  # the one count is all that is wanted
+        reduces = self._syncs or self.collectives.issued > self._issued
+        if not (reduces and self._phases.switch.on):  # nothing to wait for, or to tell of it
             self._backward_ends()
             return
         for model in self._in_backward:

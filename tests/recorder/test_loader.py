@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -417,3 +418,27 @@ def test_what_is_trained_on_left_early_or_not_split_is_no_evaluation(job: Job) -
             break
 
     assert job.trace().evaluated == ()
+
+
+class Seen(dict):  # type: ignore[type-arg]
+    """A batch that counts how often somebody asks what it holds."""
+
+    asked = 0
+
+    def values(self) -> Any:
+        type(self).asked += 1
+        return super().values()
+
+
+def test_batches_of_an_epoch_that_is_not_kept_are_left_alone(job: Job) -> None:
+    feed = DataLoader(torch.arange(80), 8, collate_fn=lambda rows: Seen(x=torch.stack(rows)))
+    asked = []
+    for _ in range(9):
+        before = Seen.asked
+        for batch in feed:
+            job.train(batch)
+        asked.append(Seen.asked - before)
+    most = max(asked)
+    assert [epoch for epoch, count in enumerate(asked) if count == most] == [0, 1, 2, 3, 4, 8]
+    assert max(asked[5:8]) <= most // 10  # the first batch: whether it trains was not known then
+    assert [epoch.epoch for epoch in job.trace().drawn] == [0, 1, 2, 3, 4, 8]
