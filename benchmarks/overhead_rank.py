@@ -125,12 +125,19 @@ class Variant:
             chosen = Settings(dir=folder, steps=steps_recorded)
             recorder = Recorder(Guard(_fail), chosen, torch.device("cpu"))
             recorder.add(self._training.model)
+            _has_begun(recorder)
             _as_after(recorder, SETTLED + number * steps)
             yield
             recorder.close()
             written.append(_recorded_bytes(recorder) / steps)
         else:
             yield
+
+
+def _has_begun(recorder: Recorder) -> None:
+    """Wait for what ranks do beside the training when recording begins, once in a run."""
+    if recorder._launch._thread is not None:
+        recorder._launch._thread.join()
 
 
 def _as_after(recorder: Recorder, steps: int) -> None:

@@ -16,6 +16,7 @@ from ddpdoctor.cgroups import MemoryKills
 from ddpdoctor.stackframes import Frame
 
 SCHEMA_VERSION: Final = 1
+FACTS_SUFFIX: Final = ".facts.jsonl"  # of the file beside a rank file
 MAGIC: Final = b"DDPDOC\x00\x01"
 PREAMBLE: Final = struct.Struct("<8sII")  # magic, schema version, length of the JSON header
 HEADER_SPACE: Final = 64 * 1024  # bytes before the first region

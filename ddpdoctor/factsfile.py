@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -27,13 +28,14 @@ from ddpdoctor.events import (
 from ddpdoctor.launchfacts import Process
 from ddpdoctor.modelevents import MODEL_FACTS, ModelFacts
 from ddpdoctor.processfacts import decoded
-from ddpdoctor.regular import read_up_to
+from ddpdoctor.regular import read_last, read_up_to
 from ddpdoctor.schedule import Switch
 
 Fact = TypeVar("Fact")
 
 MAX_FACTS_BYTES: Final = 64 * 1024 * 1024
 MOST_OF_A_KIND: Final = 20_000  # facts that are kept, of those of which each line is one more
+END_BYTES: Final = 64 * 1024  # of a file, in which a rank that ended by itself says so
 MOST_NOTES: Final = 20  # of lines that cannot be read; the rest is counted
 UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)  # what decoding may raise
 
@@ -113,6 +115,20 @@ def read_facts(path: Path) -> Facts:
     if len(bad) > MOST_NOTES:
         facts.notes.append(f"{path.name}: {len(bad) - MOST_NOTES} more lines cannot be read")
     return facts
+
+
+def read_end(path: Path) -> End | None:
+    """How the rank ended, from the last lines of its facts; None where they do not tell."""
+    try:
+        lines = read_last(path, END_BYTES).split(b"\n")
+    except OSError:
+        return None
+    last = Facts()
+    for line in lines:
+        if b'"end"' in line:
+            with suppress(*UNREADABLE):  # it may be cut off
+                _take_fact(last, line)
+    return last.end
 
 
 def _take_fact(facts: Facts, line: bytes) -> None:

@@ -32,6 +32,12 @@ def read_up_to(path: Path, limit: int) -> bytes:
         return file.read(limit)
 
 
+def read_last(path: Path, limit: int) -> bytes:
+    """The end of a regular file, at most so many bytes of it. Raises OSError."""
+    with opened(path) as fd:
+        return os.pread(fd, limit, max(0, os.fstat(fd).st_size - limit))
+
+
 def _must_be_regular(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))

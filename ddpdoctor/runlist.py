@@ -1,4 +1,4 @@
-"""What is known of each recorded run at a glance: from headers alone, no record is read."""
+"""What is known of each recorded run at a glance: from headers and ends, no record is read."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Final
 
 from ddpdoctor.errors import BadTraceFile
+from ddpdoctor.events import FACTS_SUFFIX
+from ddpdoctor.factsfile import read_end
 from ddpdoctor.runfolders import attempts, rank_files
 from ddpdoctor.terminal import Columns
 from ddpdoctor.tracefile import Header, read_header
 
 UNREADABLE: Final = "unreadable"
 ENDED: Final = "ended"
+FAILED: Final = "failed"  # a rank noted an error, or a status other than 0
 OPEN: Final = "running or killed"  # of a file that was not closed, a header says no more
 STOPPED: Final = "recording stopped"
 LAUNCH_ALONE: Final = "no model recorded"  # only how the ranks joined
@@ -49,7 +52,7 @@ def summary(path: Path) -> RunSummary:
         info.world_size if info else None,
         info.backend if info else None,
         datetime.fromtimestamp(max(each.stat().st_mtime for each in (path, *files))).astimezone(),
-        _state(headers) if numbered else LAUNCH_ALONE,
+        _state(headers, files) if numbered else LAUNCH_ALONE,
     )
 
 
@@ -60,12 +63,19 @@ def _header(path: Path) -> Header | None:
         return None
 
 
-def _state(headers: list[Header]) -> str:
+def _state(headers: list[Header], files: list[Path]) -> str:
     if not headers:
         return UNREADABLE
+    if any(_failed(file) for file in files):
+        return FAILED
     if any(header.stopped for header in headers):
         return STOPPED
     return ENDED if all(header.closed for header in headers) else OPEN
+
+
+def _failed(file: Path) -> bool:
+    end = read_end(file.with_suffix(FACTS_SUFFIX))
+    return end is not None and end.failed
 
 
 def as_table(runs: Sequence[RunSummary]) -> Columns:

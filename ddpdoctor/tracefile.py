@@ -234,7 +234,7 @@ def read_rank(path: Path) -> tuple[Header, RankTrace]:
             detail, ring, steps = _read_regions(path, fd, header)
     except OSError as error:
         raise BadTraceFile(path, f"cannot be read ({error.strerror})") from error
-    facts = read_facts(path.with_suffix(".facts.jsonl"))
+    facts = read_facts(path.with_suffix(events.FACTS_SUFFIX))
     records = _merge(detail, ring)
     sound = plausible(records, header.rank.began_ns)
     if len(sound) < len(records):

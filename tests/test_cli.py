@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ddpdoctor import __version__
 from ddpdoctor.checks import all_checks, trace_checks
+from ddpdoctor.events import FACTS_SUFFIX, End, EndKind, Phase
 from ddpdoctor.samples import sample_folder
 from tests import dump_builders as dumps
 from tests.launch_builders import TIMED_OUT, WAITS, called, noted
@@ -100,6 +102,23 @@ def test_runs_are_listed_with_what_their_headers_tell(tmp_path: Path) -> None:
 
     assert (first["run"], first["ranks"], first["world_size"]) == ("run-1", 2, 2)
     assert (second["run"], second["ranks"], second["state"]) == ("run-2", None, "unreadable")
+
+
+@pytest.mark.parametrize(
+    ("status", "state"), [(0, "ended"), (3, "failed")], ids=["as it should", "by a status"]
+)
+def test_a_run_in_which_a_rank_failed_is_listed_so(
+    status: int, state: str, tmp_path: Path
+) -> None:
+    _, file = write_run(tmp_path)
+    end = End(EndKind.EXIT, 0, 1, Phase.BETWEEN, status=status)
+    with file.with_suffix(FACTS_SUFFIX).open("ab") as facts:
+        facts.write(b'\n{"fact": "end", "data": %b}\n' % msgspec.json.encode(end))
+        facts.write(b'{"fact": "cost", "data": {"hooks_ns": 1, "steps": 1}}\n')
+
+    listed = finish(ddpdoctor("runs", "--json"), ROOT, environment(DDPDOCTOR_DIR=str(tmp_path)), 30)
+
+    assert [run["state"] for run in json.loads(listed.out)] == [state]
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"DDPDOC\x00\x01" + b"\xff" * 100])

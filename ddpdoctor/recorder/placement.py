@@ -20,6 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+from ddpdoctor.events import FACTS_SUFFIX
 from ddpdoctor.laststacks import HANGUP_SUFFIX, STACKS_SUFFIX
 from ddpdoctor.localrecords import SUFFIX, LocalRecord
 from ddpdoctor.notices import warn
@@ -32,7 +33,6 @@ REMOTE_TYPES: Final = frozenset(
         "vboxsf", "virtiofs", "wekafs",
     }
 )  # fmt: skip
-FACTS_SUFFIX: Final = ".facts.jsonl"
 COPY_S: Final = 20.0  # a launcher that ends a job gives its processes 30 s and more
 _COPY_BYTES: Final = 1024 * 1024
 

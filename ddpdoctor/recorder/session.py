@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpdoctor import marks
-from ddpdoctor.events import GroupInfo, RunInfo
+from ddpdoctor.events import FACTS_SUFFIX, GroupInfo, RunInfo
 from ddpdoctor.laststacks import STACKS_SUFFIX
 from ddpdoctor.notices import mention, warn
 from ddpdoctor.recorder import _torch_private as private
@@ -34,7 +34,7 @@ from ddpdoctor.recorder.modelfacts import Models
 from ddpdoctor.recorder.named import NamedSpans
 from ddpdoctor.recorder.naming import agree_on_attempt, claimed_attempt
 from ddpdoctor.recorder.phases import Phases
-from ddpdoctor.recorder.placement import FACTS_SUFFIX, Placement
+from ddpdoctor.recorder.placement import Placement
 from ddpdoctor.recorder.rankfacts import rank_info
 from ddpdoctor.recorder.registration import register
 from ddpdoctor.recorder.sentinel import Sentinel
