@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from ddpdoctor.gathering import Gathered
 from ddpdoctor.matching import Matched
-from ddpdoctor.threads import of_each
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -92,9 +92,12 @@ class CallTable:
             own = self._columns_of(rank)
             return {name: own[name][rows] for name in names or _NAMES}
 
-        parts = [part for part in of_each(part_of, list(self._matched.places)) if part]
-        if parts:
-            return _joined(parts)
+        parts = Gathered(len(self._matched.places))
+        for part in map(part_of, self._matched.places):
+            if part:
+                parts.add(part)
+        if parts.columns():
+            return pd.DataFrame(parts.columns(), copy=False)
         return self.of_rank(next(iter(self._matched.places))).iloc[:0][list(names or _NAMES)]
 
     def all(self) -> pd.DataFrame:
@@ -104,17 +107,13 @@ class CallTable:
             own = self._matched.of_rank(rank).columns()
             return {name: column for name, column in own.items() if name not in self._recorded}
 
-        told = _joined(list(of_each(part_of, list(self._matched.places))))
-        columns = self._recorded | {name: told[name].to_numpy() for name in told}
+        told = Gathered(len(self._matched.places))
+        for rank in self._matched.places:
+            told.add(part_of(rank))
+        columns = self._recorded | told.columns()
         return pd.DataFrame({name: columns[name] for name in _NAMES}, copy=False)
 
     def _columns_of(self, rank: int) -> Part:
         own = self._matched.of_rank(rank).columns()
         own["step"] = self._recorded["step"][self._matched.places[rank]]
         return {name: own[name] for name in _NAMES}
-
-
-def _joined(parts: list[Part]) -> pd.DataFrame:
-    names = list(parts[0])
-    columns = {name: np.concatenate([part.pop(name) for part in parts]) for name in names}
-    return pd.DataFrame(columns, copy=False)

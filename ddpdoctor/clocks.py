@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from ddpdoctor.events import ClockOffset, RankInfo
 from ddpdoctor.plausible import EARLIEST_NS, LATEST_NS
-from ddpdoctor.threads import of_each
 from ddpdoctor.tracefile import RankTrace
 
 Ints = npt.NDArray[np.int64]
@@ -100,9 +99,7 @@ def common_clock(traces: Sequence[RankTrace]) -> CommonClock:
     known = {rank: clock for rank, clock in clocks.items() if clock is not None}
     if len(known) == len(traces):
         drifting = [trace for trace in traces if known[trace.info.rank].drifts]
-        errors = of_each(
-            lambda trace: known[trace.info.rank].worst_error_ns(*_extent(trace)), drifting
-        )
+        errors = [known[trace.info.rank].worst_error_ns(*_extent(trace)) for trace in drifting]
         return CommonClock(known, True, max(errors, default=0))
     first = traces[0].info
     return CommonClock(

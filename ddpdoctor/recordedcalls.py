@@ -12,7 +12,6 @@ import numpy.typing as npt
 from ddpdoctor.clocks import CommonClock, RankClock
 from ddpdoctor.columns import Columns
 from ddpdoctor.events import Flag, GroupInfo, Kind, Phase
-from ddpdoctor.threads import of_each
 from ddpdoctor.tracefile import RankTrace
 
 Ints = npt.NDArray[np.int64]
@@ -86,12 +85,8 @@ def recorded_calls(ranks: Sequence[RankTrace], clock: CommonClock) -> RecordedCa
     for trace in ordered:
         for group in trace.groups:
             groups.setdefault(group, len(groups))
-
-    def fill(rank: tuple[RankTrace, slice]) -> None:
-        trace, place = rank
+    for trace, place in zip(ordered, places, strict=True):
         _fill(columns.part(place), trace, clock.ranks[trace.info.rank], groups)
-
-    of_each(fill, list(zip(ordered, places, strict=True)))
     return RecordedCalls(
         columns,
         {trace.info.rank: place for trace, place in zip(ordered, places, strict=True)},

@@ -7,27 +7,22 @@ recorded in detail, and WAIT and TRANSFER are already told apart in them.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from ddpdoctor.calltable import CallTable
 from ddpdoctor.clocks import CommonClock, common_clock
+from ddpdoctor.gathering import Gathered
 from ddpdoctor.matching import Matched
-from ddpdoctor.memory import give_back
 from ddpdoctor.parts import named_columns, pause_columns
 from ddpdoctor.recordedcalls import recorded_calls
-from ddpdoctor.threads import of_each
 from ddpdoctor.tiling import STEP_PHASES, Tiling, narrow
-from ddpdoctor.tracefile import RankTrace, Run
+from ddpdoctor.tracefile import Run
 
 __all__ = ["STEP_PHASES", "Tables", "build_tables"]
-
-Columns = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -122,42 +117,29 @@ def build_tables(run: Run) -> Tables:
     clock = common_clock(run.ranks)
     matched = Matched(recorded_calls(run.ranks, clock), run.ranks)
 
-    def of_rank(trace: RankTrace) -> dict[type, Columns]:
+    rows = defaultdict[type, Gathered](lambda: Gathered(len(run.ranks)))
+    for trace in run.ranks:
         rank = trace.info.rank
         own, own_clock = matched.recorded_of(rank), clock.ranks[rank]
         tiling = Tiling(trace, own, matched.last_arrivals(rank), own_clock)
-        return {
-            CallTable: {"step": narrow(tiling.step_at(own.arrival_ns))},
-            StepRow: tiling.steps(),
-            SegmentRow: tiling.segments(),
-            PauseRow: pause_columns(trace, own_clock),
-            NamedRow: named_columns(trace, own_clock, tiling.latest_ns),
-        }
-
-    parts = list(of_each(of_rank, run.ranks))
-    of_calls = np.concatenate([part.pop(CallTable)["step"] for part in parts])
-    tables = Tables(
-        _joined(StepRow, parts),
-        _joined(SegmentRow, parts),
-        CallTable(matched, of_calls),
+        rows[CallTable].add({"step": narrow(tiling.step_at(own.arrival_ns))})
+        rows[StepRow].add(tiling.steps())
+        rows[SegmentRow].add(tiling.segments())
+        rows[PauseRow].add(pause_columns(trace, own_clock))
+        rows[NamedRow].add(named_columns(trace, own_clock, tiling.latest_ns))
+    return Tables(
+        _frame(StepRow, rows),
+        _frame(SegmentRow, rows),
+        CallTable(matched, rows[CallTable].columns()["step"]),
         clock,
-        _joined(PauseRow, parts),
-        _joined(NamedRow, parts),
+        _frame(PauseRow, rows),
+        _frame(NamedRow, rows),
     )
-    give_back()
-    return tables
 
 
-def _joined(row: type, parts: list[dict[type, Columns]]) -> pd.DataFrame:
-    """One frame of the columns of all ranks, one rank after the other; the parts are let go."""
-    own = [part.pop(row) for part in parts]
-    names = list(own[0])
-    joined = of_each(lambda name: np.concatenate([part.pop(name) for part in own]), names)
-    return _frame(row, dict(zip(names, joined, strict=True)))
-
-
-def _frame(row: type, columns: Columns) -> pd.DataFrame:
+def _frame(row: type, rows: dict[type, Gathered]) -> pd.DataFrame:
     """A frame with exactly the columns of the row class, in their order."""
+    columns = rows[row].columns()
     names = [field.name for field in fields(row)]
     if set(names) != set(columns):
         raise TypeError(f"{row.__name__}: columns differ: {set(names) ^ set(columns)}")

@@ -249,7 +249,7 @@ def _blocked(spans: _Spans, own: Recorded, last: Ints, came_back: Ints) -> _Bloc
     last = np.maximum.accumulate(last)
     issued = np.searchsorted(arrivals, end, "right") - 1
     known = np.where(issued >= 0, last[issued], 0)
-    return _Blocked(begin, np.clip(known, begin, end), end)
+    return _Blocked(begin, np.minimum(np.maximum(known, begin), end), end)
 
 
 def union(begin: Ints, end: Ints) -> tuple[Ints, Ints]:
@@ -301,4 +301,4 @@ def covered_until(begin: Ints, end: Ints, times: Ints) -> Ints:
     lasts = end - begin
     index = np.maximum(np.searchsorted(begin, times, "right") - 1, 0)
     before = np.cumsum(lasts) - lasts
-    return np.asarray(before[index] + np.clip(times - begin[index], 0, lasts[index]))
+    return np.asarray(before[index] + np.minimum(np.maximum(times - begin[index], 0), lasts[index]))

@@ -49,7 +49,6 @@ from ddpdoctor.plausible import plausible
 from ddpdoctor.regular import opened
 from ddpdoctor.runfolders import attempt_folder, folders_around, newest_run, rank_files
 from ddpdoctor.schedule import Switch
-from ddpdoctor.threads import of_each
 
 Records = npt.NDArray[np.void]
 
@@ -167,7 +166,7 @@ def load_run(path: str | os.PathLike[str] | None = None) -> Run:
     folder = attempt_folder(Path(path) if path is not None else newest_run())
     read: list[tuple[Header, RankTrace]] = []
     errors: list[BadTraceFile] = []
-    for result in of_each(_read_or_error, list(rank_files(folder))):
+    for result in map(_read_or_error, rank_files(folder)):
         if isinstance(result, BadTraceFile):
             errors.append(result)
         else:

@@ -107,9 +107,7 @@ def test_runs_are_listed_with_what_their_headers_tell(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "state"), [(0, "ended"), (3, "failed")], ids=["as it should", "by a status"]
 )
-def test_a_run_in_which_a_rank_failed_is_listed_so(
-    status: int, state: str, tmp_path: Path
-) -> None:
+def test_a_run_in_which_a_rank_failed_is_listed_so(status: int, state: str, tmp_path: Path) -> None:
     _, file = write_run(tmp_path)
     end = End(EndKind.EXIT, 0, 1, Phase.BETWEEN, status=status)
     with file.with_suffix(FACTS_SUFFIX).open("ab") as facts:

@@ -1,4 +1,4 @@
-"""What is done otherwise for many ranks and records: columns, threads, tables made in part."""
+"""What is done otherwise for many ranks and records: columns, and tables made in part."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from ddpdoctor.analysis import analyze
 from ddpdoctor.columns import Columns
 from ddpdoctor.events import Flag
+from ddpdoctor.gathering import Gathered
 from ddpdoctor.tables import build_tables
-from ddpdoctor.threads import of_each
 from ddpdoctor.tracefile import DETAIL_DTYPE, STEP_DTYPE
 from tests.builders import StepTimes, simulate
 from tests.test_same_as_plain import SEEDS, untidy
@@ -36,15 +36,22 @@ def test_columns_of_each_second_record() -> None:
     assert Columns(records[::2])["seq"].tolist() == [0, 2, 4, 6, 8]
 
 
-@pytest.mark.parametrize("count", [0, 3, 16, 100])
-def test_results_come_in_the_order_of_the_items(count: int) -> None:
-    assert list(of_each(lambda item: item * item, range(count))) == [i * i for i in range(count)]
+@pytest.mark.parametrize("expected", [1, 5, 100])
+def test_parts_are_gathered_as_if_joined(expected: int) -> None:
+    """However many and long they are, and whichever is the first with a wide number."""
+    draw = np.random.default_rng(expected)
+    lengths = [0, 3, 0, *draw.integers(0, 50, 4).tolist(), 1000]
+    parts = [draw.integers(0, 2**31, length, np.int32) for length in lengths]
+    parts[4] = parts[4].astype(np.int64) + 2**40
+    gathered = Gathered(expected)
 
+    for part in parts:
+        gathered.add({"number": part, "half": part / 2})
 
-@pytest.mark.parametrize("count", [3, 100])
-def test_an_error_in_a_thread_is_raised(count: int) -> None:
-    with pytest.raises(ZeroDivisionError):
-        of_each(lambda item: 1 // (item - 2), range(count))
+    columns = gathered.columns()
+    assert columns["number"].dtype == np.int64
+    assert columns["number"].tolist() == np.concatenate(parts).tolist()
+    assert columns["half"].tolist() == np.concatenate([part / 2 for part in parts]).tolist()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -20,7 +20,6 @@ from ddpdoctor.analysis.spent import ByRank, Moments, spent_before, spent_until
 from ddpdoctor.analysis.stepwise import LOCAL_PHASES, Stepwise, over_others, stepwise
 from ddpdoctor.events import Phase
 from ddpdoctor.tables import Tables
-from ddpdoctor.threads import of_each
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -121,15 +120,11 @@ def delays_of(tables: Tables, steps: Stepwise) -> Delays | None:
     pauses = ByRank(tables.pauses, "begin_ns", "end_ns")
     own = np.empty((len(LOCAL_PHASES), *arrivals.shape))
     paused = np.empty(arrivals.shape)
-
-    def fill(row: int) -> None:
-        rank = int(steps.ranks[row])
+    for row, rank in enumerate(steps.ranks.tolist()):
         stretches = segments.of(rank)
         together = _together_before(stretches, own_steps.of(rank), steps.syncs)
         own[:, row] = _own_times(stretches, together, arrivals[row])
         paused[row] = _paused(pauses.of(rank), together, arrivals[row])
-
-    of_each(fill, range(len(steps.ranks)))
     return Delays(
         steps,
         every,

@@ -33,8 +33,9 @@ class Moments:
 
     @classmethod
     def of(cls, begin: Ints, end: Ints, times: Ints) -> Moments:
-        index = np.clip(np.searchsorted(begin, times, "right") - 1, 0, len(begin) - 1)
-        return cls(index, np.clip(times - begin[index], 0, end[index] - begin[index]))
+        index = np.maximum(np.searchsorted(begin, times, "right") - 1, 0)
+        lasted = np.maximum(times - begin[index], 0)
+        return cls(index, np.minimum(lasted, end[index] - begin[index]))
 
     def spent(self, before: Ints, inside: Bools) -> Ints:
         return np.asarray(before[self.index] + np.where(inside[self.index], self.partial, 0))

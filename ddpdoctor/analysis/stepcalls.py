@@ -15,7 +15,6 @@ from ddpdoctor.analysis.replay import Steps
 from ddpdoctor.analysis.spent import ByRank, Moments, rows_of, spent_before
 from ddpdoctor.events import Flag, Phase, Site
 from ddpdoctor.tables import Tables
-from ddpdoctor.threads import of_each
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -78,7 +77,7 @@ def calls_of_steps(
     if silent or not all(len(segments.of(rank)[0]) for rank in ranks):
         return NoReplay("a rank recorded no calls")
     calls = CallsOfRanks(tables, "arrival_ns", "completion_ns")
-    parts = list(of_each(lambda rank: _part_of(*calls.of(rank), segments.of(rank), chosen), ranks))
+    parts = [_part_of(*calls.of(rank), segments.of(rank), chosen) for rank in ranks]
     joined = _joined(parts, chosen, _optimizer_ms(tables, counted))
     return joined if isinstance(joined, NoReplay) else replace(joined, sites=sites or {})
 
