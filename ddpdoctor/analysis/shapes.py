@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,7 @@ LEAST_STALL_MS = 2.0  # shorter ones are the scheduler's on a busy host
 STALLS_NEEDED = 4  # three equal intervals; two are equal by chance now and then
 STALLS_IN_TIME = 6  # intervals in seconds are less sharp, so it takes more of them
 ON_TIME = 0.8  # of the stalls' time lies at the regular moments, and as many have a stall
+BY_CHANCE = 1e-3  # at most, for stalls at random moments to lie as regularly
 LONGEST_PERIOD = 0.34  # of the steps seen: less than three of a period show nothing
 SECONDS_DIFFER = 0.1  # an interval in seconds ends with a step, so it varies by about a step
 BLOCKS = 20  # medians over blocks: a stall or two change none of them
@@ -88,15 +90,19 @@ def _in_steps(found: Stalls, syncs: Ints) -> Period | None:
     gaps, counts = np.unique(np.diff(at), return_counts=True)
     longest = (syncs[-1] - syncs[0] + 1) * LONGEST_PERIOD
     likely = gaps[np.argsort(-counts, kind="stable")][:8]
+    tried = longest * (longest + 1) / 2  # residues of all intervals
     for every in sorted(int(gap) for gap in likely if 1 < gap <= longest):
         over = np.bincount(at % every, weights=found.over_ms, minlength=every)
         residue = int(over.argmax())
         hits = at % every == residue
         chances = int((syncs % every == residue).sum())
         share = float(over[residue] / found.total_ms)
-        if share >= ON_TIME and hits.sum() >= max(STALLS_NEEDED, ON_TIME * chances):
+        count = int(hits.sum())
+        full = count >= max(STALLS_NEEDED, ON_TIME * chances)
+        chance = tried * _in_slots(count, chances, len(at), len(syncs))
+        if share >= ON_TIME and full and chance <= BY_CHANCE:
             mean_ms = float(found.over_ms[hits].mean())
-            return Period(every, None, int(hits.sum()), mean_ms, share)
+            return Period(every, None, count, mean_ms, share)
     return None
 
 
@@ -106,12 +112,49 @@ def _in_seconds(found: Stalls, begin_ms: Floats) -> Period | None:
     gaps = np.diff(begin_ms[found.at])
     usual = float(np.median(gaps))
     a_step = float(np.median(np.diff(begin_ms)))
-    near = np.abs(gaps - usual) <= SECONDS_DIFFER * usual + a_step
+    within = SECONDS_DIFFER * usual + a_step
+    near = np.abs(gaps - usual) <= within
+    seen = float(begin_ms[-1] - begin_ms[0])
     long = usual >= 4 * a_step  # else any interval would fit
-    if not long or near.mean() < ON_TIME or usual > LONGEST_PERIOD * (begin_ms[-1] - begin_ms[0]):
+    if not long or near.mean() < ON_TIME or usual > LONGEST_PERIOD * seen:
+        return None
+    # Stalls at random moments are apart by the length of one, and a time of exponential law.
+    least = a_step + float(found.over_ms.mean())
+    mean = max(a_step, float(gaps.mean()) - least)
+    between = np.maximum(0.0, usual + np.array([-within, within]) - least)
+    likely = float(-np.diff(np.exp(-between / mean))[0])
+    if _of_trials(int(near.sum()) - 1, len(gaps) - 1, likely) > BY_CHANCE:  # but the median itself
         return None
     mean_ms = float(found.over_ms.mean())
     return Period(None, usual / 1e3, len(found.at), mean_ms, float(near.mean()))
+
+
+def _in_slots(hits: int, slots: int, drawn: int, of: int) -> float:
+    """Probability that at least so many of the steps drawn at random lie in some slots.
+
+    Of the hypergeometric distribution: its first term, and a geometric series for the others.
+    """
+    rest = of - slots
+    ratio = (slots - hits) * (drawn - hits) / ((hits + 1) * (rest - drawn + hits + 1))
+    first = _log_choose(slots, hits) + _log_choose(rest, drawn - hits) - _log_choose(of, drawn)
+    return _tail(first, ratio)
+
+
+def _of_trials(hits: int, trials: int, likely: float) -> float:
+    """Probability of at least so many hits, of the binomial distribution, in the same way."""
+    if not 0 < likely < 1:
+        return likely
+    first = _log_choose(trials, hits) + hits * math.log(likely)
+    first += (trials - hits) * math.log1p(-likely)
+    return _tail(first, (trials - hits) / (hits + 1) * likely / (1 - likely))
+
+
+def _tail(first_log: float, ratio: float) -> float:
+    return min(1.0, math.exp(first_log) / (1 - ratio)) if ratio < 1 else 1.0
+
+
+def _log_choose(of: int, count: int) -> float:
+    return math.lgamma(of + 1) - math.lgamma(count + 1) - math.lgamma(of - count + 1)
 
 
 def rise(series: Floats, least: float) -> Rise | None:

@@ -2,7 +2,8 @@
 
 What it measures
     Steps in which a rank is late, or all ranks have more to do, by far more than usual; and
-    whether nearly all of that time lies at every n-th step, or at every so many seconds.
+    whether nearly all of that time lies at every n-th step, or at every so many seconds, as it
+    would by chance in less than one of a thousand runs.
 
 Why it matters
     Means hide it, medians even more. Nobody does anything about a pause that comes and goes,
