@@ -53,14 +53,19 @@ class Recorded:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
-    cases = [(case, mode) for case in CASES if case.code is None for mode in case.modes]
+    cases = [
+        (case, mode)
+        for case in CASES
+        if case.code is None and case.name in (options.only or [case.name])
+        for mode in case.modes
+    ]
     part, parts = options.part
     commit = commit_of()
     for turn in range(part - 1, options.times, parts):
         case, mode = cases[turn % len(cases)]
         recorded = _record(case, mode, commit)
         keep(recorded, KEPT)
-        said = "silent" if recorded.is_silent else f"ALARM: {' '.join(recorded.alarms)}"
+        said = "silent" if recorded.is_silent else f"ALARM: {'; '.join(recorded.alarms)}"
         disturbed = ", disturbed" if recorded.evidence else ""
         print(f"{turn + 1:4} {case.name:32} {mode:8} {said}{disturbed}", flush=True)
     TABLE.write_text("\n".join(_table(_kept())) + "\n", encoding="utf-8")
@@ -79,7 +84,7 @@ def _record(case: Case, mode: str, commit: str) -> Recorded:
         case.name,
         mode,
         done.status,
-        tuple(code for code, one in found if one["severity"] != "info"),
+        tuple(f"{code}: {one['message']}" for code, one in found if one["severity"] != "info"),
         tuple(text for code, one in found if code == DISTURBED for text in _evidence(one)),
         round(load, 1),
         commit,
@@ -118,7 +123,7 @@ def _table(recorded: Sequence[Recorded]) -> Iterable[str]:
     loud = [one for one in recorded if not one.is_silent]
     if loud:
         yield "\nAlarms:\n"
-    yield from (f"- {one.case}, {one.mode}: {' '.join(one.alarms)}" for one in loud)
+    yield from (f"- {one.case}, {one.mode}: {'; '.join(one.alarms)}" for one in loud)
     if disturbed:
         yield "\nWhat showed the disturbance:\n"
     yield from (f"- {one.case}, {one.mode}: {'; '.join(one.evidence)}" for one in disturbed)
@@ -128,6 +133,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=200)
     parser.add_argument("--part", type=parse_part, default=(1, 1), metavar="K/N")
+    parser.add_argument("--only", action="append", help="of these trainings")
     return parser.parse_args(arguments)
 
 
