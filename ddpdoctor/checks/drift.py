@@ -17,8 +17,8 @@ What to do
 
 When it is wrong
     Batches that become longer on purpose are told by their size and not reported. Where all ranks
-    compute more slowly together, or ranks wait for a CPU more than before, the machine is as likely
-    as the script, and it is info.
+    compute more slowly together, ranks wait for a CPU more than before, or no term of a rank's step
+    covers what it comes later by, the machine is as likely as the script, and it is info.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def drift(run: Analysis) -> Iterator[Finding]:
 
 
 def _finding(run: Analysis, waiting: Waiting, lateness: Lateness, rise: Rise) -> Finding:
-    is_hint = not waiting.ranks and _may_be_the_machine(run, waiting, rise)
+    is_hint = _may_be_the_machine(run, waiting, rise)
     return finding_on(
         run,
         waiting,
@@ -71,7 +71,7 @@ def _finding(run: Analysis, waiting: Waiting, lateness: Lateness, rise: Rise) ->
 
 
 def _confidence(waiting: Waiting, lateness: Lateness, *, is_hint: bool) -> Confidence:
-    if is_hint or waiting.term is None:
+    if is_hint:
         return Confidence.POSSIBLE
     return confidence_of(lateness) if waiting.ranks else Confidence.LIKELY
 
@@ -79,6 +79,8 @@ def _confidence(waiting: Waiting, lateness: Lateness, *, is_hint: bool) -> Confi
 def _may_be_the_machine(run: Analysis, waiting: Waiting, rise: Rise) -> bool:
     if waiting.disturbed or waiting.term is None:
         return True
+    if waiting.ranks:
+        return False
     if waiting.term == TRANSFER:  # gloo on one host moves bytes by the CPU
         networks = {trace.info.network_id for trace in run.run.ranks}
         return run.run.info.backend == "gloo" and len(networks) == 1
@@ -110,7 +112,7 @@ def _evidence(waiting: Waiting, lateness: Lateness, rise: Rise) -> Iterator[Evid
 
 def _fix(waiting: Waiting, lateness: Lateness) -> str:
     gain = gain_said(waiting)
-    if waiting.ranks and lateness.excesses[0].phase in (Phase.FORWARD, Phase.BACKWARD):
+    if waiting.ranks and waiting.term in _COMPUTE:
         return (
             f"Rank {waiting.ranks[0]} computes more slowly than it did: look at the clocks and the "
             "temperature of its device, and at what else runs on its host." + gain

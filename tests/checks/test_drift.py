@@ -8,7 +8,7 @@ import pytest
 
 from ddpdoctor.checks import Outcome
 from ddpdoctor.events import Phase
-from ddpdoctor.findings import Severity
+from ddpdoctor.findings import Confidence, Severity
 from ddpdoctor.tracefile import Run
 from tests.builders import StepTimes, result_of, simulate, with_ranks
 from tests.waiting_builders import slower, usual, with_batches, with_queue
@@ -45,6 +45,18 @@ def test_a_rank_that_computes_more_slowly_is_named(phase: str, ms) -> None:
     assert finding.culprits == (2,)
     assert "temperature" in finding.fix
     assert result_of("DD101", run).outcome is Outcome.CLEAN
+
+
+def test_a_rank_that_comes_later_by_a_little_of_everything_is_a_hint() -> None:
+    """As on a host that is disturbed: told of a healthy training of 60 short steps."""
+
+    def times(rank: int, step: int) -> StepTimes:
+        more = 2.0 * (rank == 1 and step > 50)
+        return StepTimes(input=2 + more, forward=5 + more, between=1 + more)
+
+    (finding,) = result_of("DD109", simulate(times, 2, STEPS)).findings
+    assert (finding.severity, finding.confidence) == (Severity.INFO, Confidence.POSSIBLE)
+    assert "Not known which term grows" in finding.fix
 
 
 def test_a_rank_that_was_late_before_and_is_a_little_more_is_a_late_rank() -> None:
