@@ -53,16 +53,18 @@ check: lint types contracts ## all of that and the fast tests, in under two minu
 	$(BIN)/pytest -m 'not job' -n 2
 
 # The examples of property tests are the same each time here; `make check` looks for new ones.
-# Jobs run one after the other: they measure time on both CPUs. One that failed is run once more
+# Jobs run one after the other: they measure time on both CPUs; in a browser none does. One that failed is run once more
 # in a process of its own, since others may have had the CPUs; twice is a fault.
-JOBS = $(BIN)/pytest -m '$(1)' || { [ $$? -eq 1 ] && $(BIN)/pytest -m '$(1)' --last-failed; }
+JOBS = $(BIN)/pytest $(1) || { [ $$? -eq 1 ] && $(BIN)/pytest $(1) --last-failed; }
+BROWSER := tests/browser
 
 test: $(STAMPS)/tests $(STAMPS)/chromium ## what CI runs: real ranks, py-spy, Chromium, slow links
 	$(BIN)/pytest -m 'not job' -n 2 --hypothesis-seed=0
-	$(call JOBS,job and not long)
+	$(call JOBS,$(BROWSER) -m 'job and not long' -n 2)
+	$(call JOBS,--ignore $(BROWSER) -m 'job and not long')
 
 test-all: test ## those that take long, too: every use of DDP, fifty late ranks, a built wheel
-	$(call JOBS,long)
+	$(call JOBS,-m long)
 
 PARTS := 1/5 2/5 3/5 4/5 5/5
 gauntlet: $(STAMPS)/tests ## trainings with a fault from a report each, and healthy ones; PARTS=2/5 runs one part

@@ -35,6 +35,7 @@ from ddpdoctor.modelevents import (
 from ddpdoctor.recorder import _torch_private as private
 from ddpdoctor.recorder import checksums, modellook
 from ddpdoctor.recorder.callsite import CallSites
+from ddpdoctor.recorder.guard import Guard
 from ddpdoctor.recorder.losslook import LossLooks
 from ddpdoctor.recorder.modelfailure import failure_of, uncaught
 from ddpdoctor.recorder.modellook import Use
@@ -65,9 +66,10 @@ class Models:
     """The models that are recorded, and the optimizers that hold their parameters."""
 
     def __init__(
-        self, write: Callable[[ModelFact], None], phases: Phases, sites: CallSites
+        self, write: Callable[[ModelFact], None], phases: Phases, sites: CallSites, guard: Guard
     ) -> None:
         self._write = write
+        self._guard = guard
         self._phases = phases
         self._sites = sites
         self._models: weakref.WeakKeyDictionary[DistributedDataParallel, Trained]
@@ -78,6 +80,7 @@ class Models:
         self._optimizer_numbers = weakref.WeakKeyDictionary()
         self._optimizers_seen = 0
         self._numbers = 0
+        self._endings: list[weakref.finalize[..., DistributedDataParallel]] = []
         self._failures: set[FailureKind] = set()
         self._losses = LossLooks(sites)
         self._in_backward: list[Trained] = []
@@ -89,6 +92,7 @@ class Models:
         if self._numbers >= MOST_MODELS:
             return
         own = self._models[model] = Trained(shape_of(model, self._numbers))
+        self._endings.append(weakref.finalize(model, self._guard.run, self._tell_rest, own))
         self._numbers += 1
         self._due.add(own.number)
         self._optimizers.clear()
@@ -248,9 +252,13 @@ class Models:
         """The process ends."""
         if (error := uncaught()) is not None:
             self.failed(error)
-        for own in self._models.values():
-            self._settle(own)
-            self._write_runs(own)
+        for ending in self._endings:
+            ending()
+
+    def _tell_rest(self, own: Trained) -> None:
+        """The process ends, or before that the model, as one that a function had to itself."""
+        self._settle(own)
+        self._write_runs(own)
 
     def _settle(self, own: Trained) -> None:
         """What was left open until the next step of the training is known by now."""

@@ -82,7 +82,7 @@ class Recorder:
         self._named = NamedSpans(self._file, self._facts, self._phases, guard)
         self._collectives = Collectives(self._timed, self._facts, self._phases, self._sites, guard)
         self._waits = Waits(self._phases, self._collectives, self._sites, guard)
-        self._models = Models(self._facts.model, self._phases, self._sites)
+        self._models = Models(self._facts.model, self._phases, self._sites, guard)
         self._collectives.exchanged = Exchanged(self._models, self._facts.model, self._sites)
         self._calls = UserCalls(self._models, guard)
         self._training = TrainingHooks(

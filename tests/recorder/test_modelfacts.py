@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -309,6 +310,22 @@ def test_accumulating_is_no_step_without_a_reduction(rank: Rank) -> None:
     assert facts.samples[0, 4].forwards == 8
     first = facts.batches[0][0]
     assert (first.syncs, first.samples, first.forwards) == (1, 16, 2)
+
+
+def test_what_a_model_leaves_that_is_gone_before_the_process_ends(rank: Rank) -> None:
+    """As one that is made in a function: each of its batches is larger than the last."""
+
+    def main() -> None:
+        model = rank.wrap(net())
+        for step in range(100):
+            model(torch.randn(8 + step, 4)).sum().backward()
+
+    main()
+    gc.collect()
+
+    batches = rank.facts().batches[0]
+
+    assert [run.samples for run in batches] == list(range(8, 108))
 
 
 def test_sizes_of_batches(rank: Rank) -> None:
