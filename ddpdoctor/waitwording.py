@@ -53,6 +53,7 @@ _FIXES: Final = {
         "ranks."
     ),
 }
+DISTURBANCE_S: Final = 30.0  # as long as what else runs on a host may hold up a rank in passing
 _UNCONFIRMED: Final = (
     " Only its times say so, and no stack samples: put ddpdoctor.span around parts of it to see "
     "which one it is."
@@ -162,13 +163,18 @@ def confidence_of(lateness: Lateness) -> Confidence:
     return Confidence.LIKELY if lateness.origin is Origin.NAMED else Confidence.POSSIBLE
 
 
-def severity_of(waiting: Waiting) -> Severity:
-    """By what it costs; a lateness that no phase covers is a hint, or a warning at most."""
+def severity_of(run: Analysis, waiting: Waiting) -> Severity:
+    """By what it costs; a lateness that no phase covers is a hint, or a warning at most.
+
+    Where all phases are somewhat slower, a disturbed host is as likely, for as long as that lasts.
+    """
     lateness = waiting.lateness
     if lateness is not None and lateness.origin is Origin.UNKNOWN:
         return Severity.INFO
     if lateness is not None and lateness.origin is Origin.SPREAD:
-        return Severity.WARNING
+        lasts = waiting.step_ms * run.steps.counted / 1e3 >= DISTURBANCE_S
+        is_large = waiting.share >= STEP_SHARE_ERROR
+        return Severity.WARNING if lasts or is_large else Severity.INFO
     return by_share(waiting)
 
 

@@ -21,7 +21,9 @@ When it is wrong
     Two ranks that are late by the same amount hide each other: the delay caused by the last one is
     then small. Ranks that are late in turn are DD102, a whole host is DD103. A lateness of which
     the rank's phases do not show even half is info; one that is spread over phases is a warning at
-    most. Of a rank that was not recorded nothing is known: then it is said as possible.
+    most, and info where it costs less than a fifth of the step in a recording of less than half a
+    minute, since a host may be disturbed for as long. Of a rank that was not recorded nothing is
+    known: then it is said as possible.
 """
 
 from __future__ import annotations
@@ -111,7 +113,7 @@ def _finding(run: Analysis, waiting: Waiting, lateness: Lateness) -> Finding:
     return finding_on(
         run,
         waiting,
-        severity=Severity.INFO if at_times else severity_of(waiting),
+        severity=Severity.INFO if at_times else severity_of(run, waiting),
         confidence=_confidence(run, waiting, lateness),
         message=(
             f"rank {rank} on {host_of(run, rank)} arrives last {_how_often(waiting, lateness)}, "

@@ -67,7 +67,7 @@ def _finding(run: Analysis, waiting: Waiting, lateness: Lateness, period: Period
     return finding_on(
         run,
         waiting,
-        severity=_severity(waiting),
+        severity=_severity(run, waiting),
         confidence=confidence_of(lateness),
         message=(
             f"{interval_said(period)} {who} take{'s' if waiting.ranks else ''} "
@@ -80,9 +80,9 @@ def _finding(run: Analysis, waiting: Waiting, lateness: Lateness, period: Period
     )
 
 
-def _severity(waiting: Waiting) -> Severity:
+def _severity(run: Analysis, waiting: Waiting) -> Severity:
     if waiting.ranks:
-        return severity_of(waiting)
+        return severity_of(run, waiting)
     return Severity.WARNING if waiting.share >= OF_ALL_WARNING else Severity.INFO
 
 

@@ -54,7 +54,7 @@ def _finding(run: Analysis, waiting: Waiting, lateness: Lateness) -> Finding:
     return finding_on(
         run,
         waiting,
-        severity=Severity.INFO if waiting.events == 1 else severity_of(waiting),
+        severity=Severity.INFO if waiting.events == 1 else severity_of(run, waiting),
         confidence=confidence_of(lateness),
         message=(
             f"rank 0 works alone between its steps {_how_often(waiting, lateness)}, for "

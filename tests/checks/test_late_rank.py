@@ -114,6 +114,20 @@ def test_a_lateness_spread_over_phases_has_no_named_origin() -> None:
     assert "Measure next" in finding.fix
 
 
+@pytest.mark.parametrize(("steps", "severity"), [(60, Severity.INFO), (1600, Severity.WARNING)])
+def test_what_is_spread_over_phases_must_last(steps: int, severity: Severity) -> None:
+    """A rank was late by 2.8 ms of 16 in a healthy training of a second."""
+
+    def times(rank: int, _step: int) -> StepTimes:
+        more = 1.3 * (rank == 0)
+        return StepTimes(2 + more, 6 + more, 8 + more, 2, 1)
+
+    (finding,) = result_of("DD101", simulate(times, steps=steps)).findings
+
+    assert "no single phase explains it" in finding.message
+    assert finding.severity is severity
+
+
 @pytest.mark.parametrize(
     ("explained_ms", "severity"), [(24, Severity.WARNING), (10, Severity.INFO)]
 )
