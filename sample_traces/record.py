@@ -17,6 +17,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from ddpdoctor.events import DETAIL_RECORD, PREAMBLE, STEP_RECORD
 
 HERE = Path(__file__).resolve().parent
@@ -24,6 +26,7 @@ PROGRAM = HERE / "programs" / "train.py"
 JOB_SECONDS = 120
 HEADER_SPACE = 4096
 RECORD_BYTES = {"ring": DETAIL_RECORD.size, "detail": DETAIL_RECORD.size, "steps": STEP_RECORD.size}
+INSTALLED = (HERE.parent, Path(torch.__file__).parents[2])  # ddpdoctor; what has site-packages
 HANGS_AFTER = 12.0  # seconds after which the hanging job is killed
 
 
@@ -107,16 +110,18 @@ def keep(attempt: Path, sample: Path, folder: str) -> None:
     What the node was like is left out: its paths and addresses are nobody's business.
     """
     expected = sample / "expected.txt"
-    text = expected.read_text(encoding="utf-8") if expected.exists() else ""
+    said = expected.read_text(encoding="utf-8") if expected.exists() else ""
     shutil.rmtree(sample, ignore_errors=True)
     shutil.copytree(attempt, sample)
     for file in sample.glob("*.ddt"):
         shrink(file)
     for facts in sample.glob("*.jsonl"):
-        lines = facts.read_text(encoding="utf-8").replace(f"{folder}/", "").splitlines()
-        kept = [line for line in lines if '"fact": "process"' not in line]
+        text = facts.read_text(encoding="utf-8")
+        for prefix in (folder, *INSTALLED):
+            text = text.replace(f"{prefix}/", "")
+        kept = [line for line in text.splitlines() if '"fact": "process"' not in line]
         facts.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-    expected.write_text(text, encoding="utf-8")
+    expected.write_text(said, encoding="utf-8")
 
 
 def shrink(file: Path) -> None:

@@ -70,7 +70,7 @@ def test_while_records_come_a_rank_that_is_not_there_yet_is_no_hang(hanging: Pat
 def test_where_each_rank_noted_that_nothing_moves_the_hang_is_on_top(hanging: Path) -> None:
     follower = Follower(first_report(hanging), lambda: newest(hanging) + 0.5)
     assert follower.course is Course.STILL
-    assert follower.report.primary == "DD913"
+    assert follower.report.primary == "DD903"
     for name in RANKS:  # the recorders live, and say so each second
         written_again(hanging, name)
     assert follower.look() is None

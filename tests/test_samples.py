@@ -11,7 +11,7 @@ from ddpdoctor.samples import sample_folder, sample_names
 from tests.launching import ROOT, ddpdoctor, environment, finish
 
 PRIMARY = {
-    "hang": "DD913",
+    "hang": "DD903",
     "healthy": None,
     "input-bound": "DD301",
     "late-backward": "DD101",
@@ -60,7 +60,7 @@ def test_the_hang_names_the_rank_that_did_not_arrive_and_its_line() -> None:
 
     report = json.loads(done.out)
 
-    (finding,) = next(r["findings"] for r in report["results"] if r["code"] == "DD913")
+    (finding,) = next(r["findings"] for r in report["results"] if r["code"] == "DD903")
     assert (finding["culprits"], finding["victims"]) == ([1], [0, 2])
     assert finding["where"][0]["function"] == "wait_for_a_file_that_never_comes"
 
