@@ -158,7 +158,7 @@ def test_diagnose_takes_a_recorded_run() -> None:
     done = call("diagnose", str(sample_folder("hang")))
 
     assert done.status == 1
-    assert "DD913 never-arrived" in done.out
+    assert "DD903 missing-rank" in done.out
     assert "by the record of run" in done.out
 
     assert call("diagnose", str(sample_folder("healthy"))).status == 0
