@@ -49,6 +49,16 @@ def box_of(canvas: Locator) -> dict[str, float]:
     return {"x": box["x"], "y": box["y"], "width": box["width"], "height": box["height"]}
 
 
+def hover_until_told(page: Page, box: dict[str, float]) -> None:
+    """Moves over the rows until a span is under the pointer."""
+    tooltip = page.locator("#tooltip")
+    for y in range(60, int(box["height"]) - 5, 15):
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + y)
+        if tooltip.is_visible() and "rank" in (tooltip.text_content() or ""):
+            return
+    raise AssertionError("no span told its rank")
+
+
 def test_overview_shows_the_fault_and_links_to_it(page: Page, address: str) -> None:
     open_overview(page, address)
     assert "token" not in page.url

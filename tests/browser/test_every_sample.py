@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -15,6 +14,7 @@ from tests.browser.conftest import serving
 from tests.browser.test_dashboard import (
     COMPLETE,
     box_of,
+    hover_until_told,
     open_overview,
     open_timeline,
     shown,
@@ -67,19 +67,8 @@ def test_timeline_zooms_pans_tells_and_keeps_its_view(page: Page, sample_address
     page.mouse.move(middle[0] - 100, middle[1], steps=4)
     page.mouse.up()
     until(page, f"view.t0 > {t0}")
-    _hover_until_told(page, box)
+    hover_until_told(page, box)
     kept = shown(page)
     page.reload()
     page.wait_for_selector(COMPLETE)
     assert shown(page) == kept
-
-
-def _hover_until_told(page: Page, box: dict[str, float]) -> None:
-    """Moves over the rows until a span is under the pointer."""
-    tooltip = page.locator("#tooltip")
-    move = partial(page.mouse.move, steps=1)
-    for y in range(60, int(box["height"]) - 5, 15):
-        move(box["x"] + box["width"] / 2, box["y"] + y)
-        if tooltip.is_visible() and "rank" in (tooltip.text_content() or ""):
-            return
-    raise AssertionError("no span told its rank")

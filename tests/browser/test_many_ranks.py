@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import serving
+from tests.browser.test_dashboard import box_of, hover_until_told
 from tests.dashboards.shown import late_run, report_on
 
 pytestmark = pytest.mark.job
@@ -35,9 +36,8 @@ def test_steps_then_spans(page: Page, many_ranks: str) -> None:
     page.wait_for_selector(COMPLETE)
     for _ in range(3):
         page.keyboard.press("e")
-    box = canvas.bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_selector(COMPLETE)
+    hover_until_told(page, box_of(canvas))
     expect(page.locator("#tooltip")).to_contain_text("step")
 
 

@@ -19,6 +19,7 @@ LATE_MS = 40.0
 AHEAD = ("unshare", "--time", "--monotonic", str(SHIFT_S), "--fork", "--kill-child")
 
 
+@pytest.mark.long
 def test_the_common_clock_is_within_the_bound_that_it_states(tmp_path: Path) -> None:
     with far_apart(DELAY_MS) as hosts:
         train(

@@ -40,6 +40,7 @@ def test_a_validation_loader_is_no_input_of_the_training(tmp_path: Path) -> None
         assert [epoch.epoch for epoch in trace.drawn] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.long
 def test_ranks_that_split_a_model_may_share_samples(tmp_path: Path) -> None:
     done = finish(torchrun(PROGRAM, "--pairs", ranks=4), tmp_path)
     assert done.status == 0, done.err

@@ -146,6 +146,7 @@ def test_a_rank_that_left_the_loop_early(start: Start) -> None:
     assert finding["where"][0]["line"] == line_of("hang_early_leave", "dist.barrier()")
 
 
+@pytest.mark.long
 def test_the_records_of_recorded_ranks_make_it_certain(start: Start) -> None:
     job = start("hang_early_leave", 3, recorded=True)
 

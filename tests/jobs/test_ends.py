@@ -156,6 +156,7 @@ def test_a_spawned_rank_that_raises_in_backward_is_named(tmp_path: Path) -> None
     assert (end.phase, end.step) == (Phase.BACKWARD, 11)
 
 
+@pytest.mark.long
 def test_who_is_waited_for_until_the_timeout_is_named_with_its_line(tmp_path: Path) -> None:
     """torchrun ends it by SIGTERM then, and with it everything that only a look could tell."""
     program = PROGRAMS / "waits_in_vain.py"

@@ -93,6 +93,7 @@ def test_a_launch_under_torchrun_is_judged_once_for_all_ranks(tmp_path: Path) ->
     assert not (tmp_path / "failing_nodes.txt").exists()
 
 
+@pytest.mark.long
 def test_duplicate_ranks_set_by_hand(tmp_path: Path) -> None:
     """Three ranks, of which two call themselves 1; one of them has another variable, too."""
     port = free_port()
@@ -131,6 +132,7 @@ def test_a_missing_rank_a_wrong_name_and_another_variable(tmp_path: Path) -> Non
     assert (tmp_path / "failing_nodes.txt").read_text() == f"{socket.gethostname()}\n"
 
 
+@pytest.mark.long
 def test_a_port_that_somebody_else_holds(tmp_path: Path) -> None:
     with socket.socket() as foreign:
         foreign.bind(("0.0.0.0", 0))  # noqa: S104  where rank 0 would listen
@@ -169,6 +171,7 @@ def test_a_small_dev_shm(size: str, status: int, tmp_path: Path) -> None:
         assert "/dev/shm 64 MiB" in findings["DD409"]["message"]
 
 
+@pytest.mark.long
 @needs_root
 def test_nodes_meet_without_a_launcher(tmp_path: Path) -> None:
     """Two network namespaces stand for two hosts; on the first torchrun waits for the second."""

@@ -53,7 +53,17 @@ def line_of(text: str, program: Path = TRAIN) -> int:
     return next(number for number, line in enumerate(lines, 1) if text in line)
 
 
-@pytest.mark.parametrize("origin", ["input", "forward", "backward", "optimizer", "between"])
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "input",
+        "backward",
+        *(
+            pytest.param(each, marks=pytest.mark.long)
+            for each in ("forward", "optimizer", "between")
+        ),
+    ],
+)
 def test_a_late_rank_is_named_with_its_origin_and_line(origin: str, tmp_path: Path) -> None:
     trained = finish(torchrun(TRAIN, "--wrap", "--fault", origin), tmp_path)
     assert trained.status == 0, trained.err
@@ -100,6 +110,7 @@ def test_with_batch_norm_the_victims_wait_in_forward_and_the_origin_is_still_the
     assert culprit["input_ms"] > LATE_MS / 2
 
 
+@pytest.mark.long
 def test_weights_and_exit_status_are_those_of_plain_training(tmp_path: Path) -> None:
     """Wrapped, and unchanged under `ddpdoctor run`: equal bit by bit."""
     plain = finish_unrecorded(torchrun(TRAIN, "--save", "plain"), tmp_path)
@@ -117,6 +128,7 @@ def test_weights_and_exit_status_are_those_of_plain_training(tmp_path: Path) -> 
     assert len(list((tmp_path / "ddpdoctor_runs").iterdir())) == 2
 
 
+@pytest.mark.long
 def test_a_failing_script_fails_as_without_us(tmp_path: Path) -> None:
     program = PROGRAMS / "raises_on_rank_1.py"
     plain = finish_unrecorded(torchrun(program), tmp_path)
@@ -222,6 +234,7 @@ def assert_one_warning_a_rank(done: Finished, reason: str) -> None:
     assert all(reason in line for line in warnings)
 
 
+@pytest.mark.long
 def test_repeated_samples_without_a_distributed_sampler(tmp_path: Path) -> None:
     command = torchrun(TRAIN, "--wrap", "--no-sampler", "--steps", "60")
     assert finish(command, tmp_path).status == 0
@@ -379,6 +392,7 @@ def test_children_that_a_rank_forks_write_nothing_and_end_well(tmp_path: Path) -
     assert (trace.detail["begin_ns"] <= trained_until).all()
 
 
+@pytest.mark.long
 def test_a_restart_is_a_new_attempt_of_the_same_run(tmp_path: Path) -> None:
     """With a store for each: in the one that torchrun shares, gloo trips over old keys."""
     command = ddpdoctor_run(PROGRAMS / "raises_on_rank_1.py")

@@ -82,6 +82,7 @@ def on(far: FarFolder, temporary: Path) -> dict[str, str]:
     return environment(DDPDOCTOR_DIR=str(far.path / "runs"), TMPDIR=str(temporary))
 
 
+@pytest.mark.long
 def test_the_record_of_a_far_folder_is_made_locally_and_brought_there_at_the_end(
     far: FarFolder, temporary: Path, tmp_path: Path
 ) -> None:
@@ -146,6 +147,7 @@ def test_of_killed_ranks_the_report_says_where_their_records_are(
     assert both["time"]["steps"]["counted"] >= 20
 
 
+@pytest.mark.long
 def test_a_run_folder_that_is_deleted_meanwhile_harms_no_training(tmp_path: Path) -> None:
     command = torchrun(TRAIN, "--wrap", "--steps", "400", "--fault", "between", "--late-ms", "5")
     records = lambda: sorted(tmp_path.glob("ddpdoctor_runs/*/attempt-0/*.ddt"))

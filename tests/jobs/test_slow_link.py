@@ -81,6 +81,7 @@ def test_a_late_rank_on_a_slow_link_is_not_taken_for_bandwidth(tmp_path: Path) -
         assert result(report, code)["outcome"] == "clean", code
 
 
+@pytest.mark.long
 def test_one_slow_host_of_three_is_named_before_and_after_a_run(tmp_path: Path) -> None:
     with star([400, 100, 400]) as hosts:
         before = check_network(hosts, tmp_path)

@@ -32,6 +32,7 @@ def steps_of_each_rank(analysis: Analysis) -> list[list[int]]:
     return [steps["sync"][steps["rank"] == rank].tolist() for rank in range(2)]
 
 
+@pytest.mark.long
 def test_switched_off_and_on_while_it_runs_all_ranks_record_the_same_steps(
     tmp_path: Path,
 ) -> None:
@@ -107,14 +108,13 @@ def test_a_window_of_steps_of_which_few_are_kept_in_detail(tmp_path: Path) -> No
     notes = json.loads(status.out)["notes"]
     (run,) = (tmp_path / "ddpdoctor_runs").iterdir()
     loaded = load_run(run)
-    one, other = steps_of_each_rank(analyze(loaded))
 
     assert "recorded steps 11 to 900; in the other steps recording was off" in notes
-    assert one == other
-    newest = RING_RECORDS // 12  # of 8 records and something
-    assert set(range(900 - newest, 901)) <= set(one)
-    older = [sync - 1 for sync in one if sync < 900 - RING_RECORDS // 6]
-    assert older == list(range(50, 900 - RING_RECORDS // 6, 50))[: len(older)]
-    assert older
+    newest = RING_RECORDS // 12  # of 8 records and something, which may be one more on a rank
+    for kept in steps_of_each_rank(analyze(loaded)):
+        assert set(range(900 - newest, 901)) <= set(kept)
+        older = [sync - 1 for sync in kept if sync < 900 - RING_RECORDS // 6]
+        assert older == list(range(50, 900 - RING_RECORDS // 6, 50))[: len(older)]
+        assert older
     for trace in loaded.ranks:
         assert trace.steps["sync"].tolist() == list(range(11, 901))
