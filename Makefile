@@ -53,8 +53,9 @@ check: lint types contracts ## all of that and the fast tests, in under two minu
 	$(BIN)/pytest -m 'not job' -n 2
 
 # The examples of property tests are the same each time here; `make check` looks for new ones.
-# Jobs run one after the other: they measure time on both CPUs; in a browser none does. One that failed is run once more
-# in a process of its own, since others may have had the CPUs; twice is a fault.
+# Jobs run one after the other: they measure time on both CPUs; in a browser none does. One that
+# failed is run once more in a process of its own, since others may have had the CPUs; twice is a
+# fault.
 JOBS = $(BIN)/pytest $(1) || { [ $$? -eq 1 ] && $(BIN)/pytest $(1) --last-failed; }
 BROWSER := tests/browser
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ddpdoctor.gathering import Gathered
+from ddpdoctor.gathering import gathered
 from ddpdoctor.matching import Matched
 
 Ints = npt.NDArray[np.int64]
@@ -92,13 +92,11 @@ class CallTable:
             own = self._columns_of(rank)
             return {name: own[name][rows] for name in names or _NAMES}
 
-        parts = Gathered(len(self._matched.places))
-        for part in map(part_of, self._matched.places):
-            if part:
-                parts.add(part)
-        if parts.columns():
-            return pd.DataFrame(parts.columns(), copy=False)
-        return self.of_rank(next(iter(self._matched.places))).iloc[:0][list(names or _NAMES)]
+        places = self._matched.places
+        columns = gathered(filter(None, map(part_of, places)), len(places))
+        if columns:
+            return pd.DataFrame(columns, copy=False)
+        return self.of_rank(next(iter(places))).iloc[:0][list(names or _NAMES)]
 
     def all(self) -> pd.DataFrame:
         """All columns of all rows; those recorded are not copied."""
@@ -107,10 +105,8 @@ class CallTable:
             own = self._matched.of_rank(rank).columns()
             return {name: column for name, column in own.items() if name not in self._recorded}
 
-        told = Gathered(len(self._matched.places))
-        for rank in self._matched.places:
-            told.add(part_of(rank))
-        columns = self._recorded | told.columns()
+        places = self._matched.places
+        columns = self._recorded | gathered(map(part_of, places), len(places))
         return pd.DataFrame({name: columns[name] for name in _NAMES}, copy=False)
 
     def _columns_of(self, rank: int) -> Part:

@@ -1,12 +1,12 @@
-"""Columns of many parts, one after the other, of which only the last place is ever free.
+"""Columns of many parts, one after the other, each written once to where it stays.
 
 Joining parts that were kept writes all of them twice, and much of that time is the kernel's, for
-the pages; so each is written once, to where it stays.
+the pages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +15,14 @@ import numpy.typing as npt
 Column = npt.NDArray[Any]
 
 _MORE: Final = 1.25  # room beyond what the parts so far let expect; what is not written costs none
+
+
+def gathered(parts: Iterable[Mapping[str, Column]], expected: int) -> dict[str, Column]:
+    """The columns of all parts, of which so many are expected; none where there is no part."""
+    every = Gathered(expected)
+    for part in parts:
+        every.add(part)
+    return every.columns()
 
 
 class Gathered:

@@ -19,6 +19,7 @@ from ddpdoctor.findings import Confidence, Evidence, Finding, Location, Severity
 
 STEP_SHARE_WARNING: Final = 0.05  # a smaller gain would drown in step-to-step noise
 STEP_SHARE_ERROR: Final = 0.20
+DISTURBANCE_S: Final = 30.0  # as long as what else runs on a host may hold up a rank in passing
 
 _PLACES: Final = {
     Phase.INPUT: "its input",
@@ -53,7 +54,6 @@ _FIXES: Final = {
         "ranks."
     ),
 }
-DISTURBANCE_S: Final = 30.0  # as long as what else runs on a host may hold up a rank in passing
 _UNCONFIRMED: Final = (
     " Only its times say so, and no stack samples: put ddpdoctor.span around parts of it to see "
     "which one it is."

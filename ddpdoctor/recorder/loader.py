@@ -226,10 +226,11 @@ class LoaderHooks:
 
     def _delivered_with_gradients(self, iteration: Iteration, batch: Any) -> None:
         """A batch that may be for the training."""
-        passing, recorded = iteration.passing, self._phases.switch.on
+        passing = iteration.passing
         kept = iteration.number is None or _is_kept(iteration.epoch)  # not known at first
-        indices = iteration.drawn.delivers(batch, counts=recorded and kept)
-        if not (recorded and kept):
+        counts = kept and self._phases.switch.on
+        indices = iteration.drawn.delivers(batch, counts=counts)
+        if not counts:
             passing.is_whole = False
             self._looks.forget()
             return

@@ -22,6 +22,7 @@ from tests.gauntlet.results import keep
 from tests.gauntlet.run import REPORT_SECONDS, commit_of, parse_part, train
 from tests.launching import ROOT, ddpdoctor, environment, finish
 
+HEALTHY = [case for case in CASES if case.code is None]
 DISTURBED = "DD106"  # at info: something beside the job takes its CPUs
 KEPT = ROOT / ".stamps" / "healthy.jsonl"
 TABLE = ROOT / "tests" / "gauntlet" / "HEALTHY.md"
@@ -53,12 +54,8 @@ class Recorded:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
-    cases = [
-        (case, mode)
-        for case in CASES
-        if case.code is None and case.name in (options.only or [case.name])
-        for mode in case.modes
-    ]
+    chosen = [case for case in HEALTHY if not options.only or case.name in options.only]
+    cases = [(case, mode) for case in chosen for mode in case.modes]
     part, parts = options.part
     commit = commit_of()
     for turn in range(part - 1, options.times, parts):
@@ -133,7 +130,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=200)
     parser.add_argument("--part", type=parse_part, default=(1, 1), metavar="K/N")
-    parser.add_argument("--only", action="append", help="of these trainings")
+    parser.add_argument("--only", action="append", choices=[case.name for case in HEALTHY])
     return parser.parse_args(arguments)
 
 
